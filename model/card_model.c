@@ -82,6 +82,7 @@ static td_step_shape step_shape(const td_model *m, uint32_t n_pages) {
                            .max_seq_tokens = (uint32_t)(n_pages && kv < longest ? kv : longest),
                            .windows = m->spec.gives_windows,
                            .rope_axes = td_rope_has_axes(&axes),
+                           .images = m->spec.max_patches > 0,
                            .recurrent = td_layer_caches_recurrent(&m->config, m->part.layers),
                            .splits = td_card_model_splits,
                            .user = m};
@@ -182,6 +183,7 @@ static activation_sizes sizes_of_activations(const td_card_model *c) {
         [BUFFER(logits)] = logits_bytes(c),
         [BUFFER(top)] = top_bytes(c),
         [BUFFER(sums)] = sums_bytes(c),
+        [BUFFER(images)] = td_card_model_images_bytes(m),
         [BUFFER(between)] = c->block_bytes.between,
     }};
 }
@@ -241,8 +243,8 @@ void td_card_model_memory(const td_card_model *c, td_model_memory *memory) {
     }
     if (!m->unified) {
         memory->device_scratch_bytes += memory->host_scratch_bytes;
-        memory->host_scratch_bytes +=
-            logits_bytes(c) + top_bytes(c) + sums_bytes(c) + (shows_x(c) ? td_card_model_x_bytes(m) : 0);
+        memory->host_scratch_bytes += logits_bytes(c) + top_bytes(c) + sums_bytes(c) + td_card_model_images_bytes(m) +
+                                      (shows_x(c) ? td_card_model_x_bytes(m) : 0);
     }
     memory->kv_bytes_per_page =
         td_layer_caches_unit_bytes(&m->config, m->part.layers, TD_PER_TOKEN, &m->spec, c->npu) + c->page_scratch_bytes;
@@ -370,11 +372,13 @@ static td_status allocate_activations(td_card_model *c, td_error *err) {
     if (c->model->unified) {
         c->logits = c->act.logits;
         c->x = c->act.x;
+        c->images = c->act.images;
         return TD_OK;
     }
     if (logits_bytes(c)) TD_TRY(d->ops->host_alloc(d, logits_bytes(c), (void **)&c->logits, err));
     if (top_bytes(c)) TD_TRY(d->ops->host_alloc(d, top_bytes(c), (void **)&c->top, err));
     if (sums_bytes(c)) TD_TRY(d->ops->host_alloc(d, sums_bytes(c), (void **)&c->sums, err));
+    if (c->act.images) TD_TRY(d->ops->host_alloc(d, td_card_model_images_bytes(c->model), &c->images, err));
     return shows_x(c) ? d->ops->host_alloc(d, td_card_model_x_bytes(c->model), &c->x, err) : TD_OK;
 }
 
@@ -467,6 +471,7 @@ void td_card_model_close(td_card_model *c) {
     if (c->logits && c->logits != c->act.logits) d->ops->host_free(d, c->logits, logits_bytes(c));
     if (c->top) d->ops->host_free(d, c->top, top_bytes(c));
     if (c->sums) d->ops->host_free(d, c->sums, sums_bytes(c));
+    if (c->images && c->images != c->act.images) d->ops->host_free(d, c->images, td_card_model_images_bytes(m));
     if (c->x && c->x != c->act.x) d->ops->host_free(d, c->x, td_card_model_x_bytes(m));
     td_card_model_close_page_copies(c);
     activation_sizes act = sizes_of_activations(c);
@@ -524,6 +529,7 @@ td_status td_card_model_prepare(td_card_model *c) {
     c->bucket = td_step_buf_fill(buf, m->rows, m->pass.token, m->pass.out.row, m->pass.out.n);
     c->graph = NULL;
     if (m->rows_aside) return TD_OK; /* not worth a capture */
+    if (m->pass.kind == TD_PASS_FORWARD) td_card_model_fill_images(c, m->rows, c->bucket->whole.first_row);
     return capture(c, m->pass.kind, m->pass.share > 0, c->bucket, td_step_rows_kind(m->rows), &c->graph, &c->error);
 }
 
@@ -537,7 +543,10 @@ static void let_others_go(const td_card_model *c) {
 td_status td_card_model_run(td_card_model *c) {
     const td_model *m = c->model;
     td_npu         *d = c->npu;
-    td_status st = c->graph ? d->ops->graph_launch(d, c->stream, c->graph) : enqueue_pass(c, m->pass.kind, false, c->bucket);
+    td_status       st = TD_OK;
+    if (m->pass.kind == TD_PASS_FORWARD) st = td_card_model_enqueue_images(c, m->rows, c->bucket->whole.first_row);
+    if (st == TD_OK)
+        st = c->graph ? d->ops->graph_launch(d, c->stream, c->graph) : enqueue_pass(c, m->pass.kind, false, c->bucket);
     if (st == TD_OK) st = download_logits(c);
     if (st != TD_OK) let_others_go(c);
     td_status synced = d->ops->stream_sync(d, c->stream); /* even after a failure, since nothing may run on */

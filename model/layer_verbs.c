@@ -35,8 +35,11 @@ static void add_up(td_description *d, const void *first, const void *second, con
                                                         .add = {first, second, third}}});
         return;
     }
-    td_describe_block(
-        d, (td_block_desc){.kind = TD_BLOCK_COMBINE, .combine = {d->s->config->hidden, d->x, {first, second, third}}});
+    td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_COMBINE,
+                                         .combine = {.hidden = c->hidden,
+                                                     .x = d->x,
+                                                     .add = {first, second, third},
+                                                     .images = td_spec_images(d->s, d->layer + 1)}});
 }
 
 /* What each card has of a sum becomes the whole, on all of them; one card has it already. */

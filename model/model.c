@@ -284,6 +284,21 @@ static void settle_pieces(td_model *m, const td_npu_caps *caps) {
     s->aside_tok = s->in_pieces ? s->max_tok - others : 0;
 }
 
+/* Why a model with an encoder takes no images; NULL: it takes them. */
+static const char *no_images(const td_model *m, const td_npu_caps *caps) {
+    if (!caps->vision) return "this device has no vision encoder";
+    if (td_model_streams(&m->config) > 1) return "it has several residual streams";
+    return NULL;
+}
+
+static void settle_images(td_model *m, const td_npu_caps *caps) {
+    if (!m->spec.max_patches) return;
+    const bool  has_encoder = m->config.vision.depth && m->part.whole;
+    const char *why = has_encoder ? no_images(m, caps) : NULL;
+    if (why) td_info("images are refused: %s", why);
+    if (!has_encoder || why) m->spec.max_patches = 0;
+}
+
 static td_status check_int8_kv(const td_model *m, const td_npu_caps *caps, td_error *err) {
     if (!caps->kv_int8)
         return td_fail(err, TD_ENOTSUP, "%s keeps no KV cache of 8 bits: leave kv-cache-dtype int8 away", caps->text);
@@ -327,6 +342,7 @@ static td_status settle_spec(td_model *m, td_error *err) {
     if (s->kv_int8) TD_TRY(check_int8_kv(m, &caps, err));
     TD_TRY(settle_slots(m, &caps, err));
     settle_pieces(m, &caps);
+    settle_images(m, &caps);
     s->gives_windows = s->gives_windows && td_layer_caches_window(c, m->part.layers) > 0;
     if (!s->context_length) s->context_length = c->max_position;
     if (s->context_length > c->max_position) return refuse_context(s->context_length, c, err);

@@ -57,6 +57,7 @@ typedef struct {
     uint32_t max_seq;        /* sequences of a step */
     uint32_t max_out;        /* rows of logits that one call gives */
     uint32_t context_length; /* longest sequence; 0: the model's own, which td_model_open puts here */
+    uint32_t max_patches;    /* of the largest picture; 0: no images. td_model_open sets it to 0 where none can be taken */
     bool     in_pieces; /* a pass may go in pieces, with others between them (td_model_start_pieces); td_model_open takes it
                            back where the device or the model cannot */
     uint32_t aside_tok; /* with it, rows of max_tok that are such a pass's: td_model_open sets it */

@@ -3,6 +3,7 @@
  *
  *   model        spec, checkpoint, experts, bridge; a pass over all cards
  *   card_model   a card's share: weights, KV, activations, programs, captured passes
+ *   image_rows   features of images on their way into a step
  *   watch        what tests and offline tools see of a pass: routing, layers
  */
 #ifndef TD_MODEL_MODEL_STATE_H
@@ -35,7 +36,7 @@ typedef struct {
     const td_step_rows   *rows;
     const td_step_bucket *bucket;
     td_program_cursor     cursor;
-    bool                  uploaded; /* its step arrays are on the device */
+    bool                  uploaded; /* its step arrays and features of images are on the device */
     uint64_t              begin_ns; /* of the piece under way */
     double                block_s;  /* the parts of a block so far */
 } td_pass_pieces;
@@ -70,6 +71,7 @@ typedef struct {
     float         *logits; /* [max_out, vocab of the shard] on the host; act.logits with unified memory */
     td_logit      *top;    /* [max_out, top_k] on the host; NULL with unified memory */
     td_log_sum    *sums;   /* [max_out] on the host; NULL with unified memory, and where the device gives none */
+    void          *images; /* as act.images, on the host; act.images with unified memory */
     void *x; /* [max_tok, streams * hidden] on the host, with a layer_tap or spec.layers; act.x with unified memory */
     const td_step_bucket *bucket;    /* of the pass under way */
     td_npu_graph         *graph;     /* of the pass under way; NULL: it is enqueued as it is */
@@ -191,6 +193,16 @@ size_t td_card_model_asked(const td_card_model *c, uint32_t row);
 static inline size_t td_card_model_x_bytes(const td_model *m) {
     return m->spec.max_tok * td_model_width(&m->config) * td_dtype_bytes(td_model_act_dtype(&m->spec));
 }
+
+/* ---- image_rows.c ---------------------------------------------------------------------------- */
+
+/** Of td_activations.images; 0: the model takes no images. */
+size_t td_card_model_images_bytes(const td_model *m);
+/** Put the rows' features where the step's rows from first_row on have theirs, on the host. Nothing is under way that reads
+ * them. */
+void td_card_model_fill_images(td_card_model *c, const td_step_rows *rows, uint32_t first_row);
+/** Their copies to the device, of the rows' number; nothing with unified memory. */
+TD_NODISCARD td_status td_card_model_enqueue_images(td_card_model *c, const td_step_rows *rows, uint32_t first_row);
 
 /* ---- page_copy.c ----------------------------------------------------------------------------- */
 

@@ -10,6 +10,12 @@ td_npu_weight *const *td_spec_weights(const td_program_spec *s, uint32_t layer) 
     return layer == TD_NO_LAYER ? s->weights->model.role : s->weights->layers[layer].role;
 }
 
+const void *td_spec_images(const td_program_spec *s, uint32_t table) {
+    if (!s->act.images || table > s->config->vision.n_taps) return NULL;
+    return (const char *)s->act.images +
+           (size_t)table * s->model->max_tok * s->config->hidden * td_dtype_bytes(td_model_act_dtype(s->model));
+}
+
 void td_describe_op(td_description *d, td_op op) {
     if (d->status != TD_OK) return;
     if (d->n == d->room) {

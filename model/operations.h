@@ -80,6 +80,7 @@ typedef struct {
     float    *logits;    /* [max_out, vocab of the shard] */
     td_logit *top;       /* [max_out, top_k] the largest of logits, or NULL */
     td_log_sum *sums;    /* [max_out] or NULL */
+    void       *images;  /* [1 + taps, max_tok, hidden] features of images (td_sequence_image); NULL: steps have none */
     void       *between; /* what a block in parts needs between them (td_block_part); NULL: no pass goes in pieces */
 } td_activations;
 
@@ -118,6 +119,9 @@ typedef struct {
 
 /** Weights by role: of a layer, or of the whole model with TD_NO_LAYER. In an outline all are NULL. */
 td_npu_weight *const *td_spec_weights(const td_program_spec *s, uint32_t layer);
+
+/** The table of act.images that stands for embeddings (0), or that layer `table - 1` adds; NULL: there is none. */
+const void *td_spec_images(const td_program_spec *s, uint32_t table);
 
 /** A pass that is being described. */
 typedef struct td_description {

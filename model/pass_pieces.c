@@ -63,6 +63,7 @@ static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, co
 void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     assert(rows->n_tok >= 1 && rows->n_tok <= m->spec.aside_tok);
     m->pieces = (td_pass_pieces){.rows = rows, .bucket = td_step_buf_fill(&m->cards->aside, rows, NULL, NULL, 0)};
+    td_card_model_fill_images(m->cards, rows, m->pieces.bucket->whole.first_row);
 }
 
 /* A piece that has no end does nothing twice for the sake of parts. */
@@ -91,7 +92,10 @@ static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok
 /* What the piece before has left for this one. */
 static td_status go_on(td_card_model *c) {
     td_pass_pieces *pass = &c->model->pieces;
-    if (!pass->uploaded) TD_TRY(td_step_buf_enqueue_upload(&c->aside, pass->bucket, c->stream));
+    if (!pass->uploaded) {
+        TD_TRY(td_step_buf_enqueue_upload(&c->aside, pass->bucket, c->stream));
+        TD_TRY(td_card_model_enqueue_images(c, pass->rows, pass->bucket->whole.first_row));
+    }
     pass->uploaded = true;
     TD_TRY(td_program_enqueue_again(&c->program[TD_PASS_FORWARD], c->stream, pass->bucket, &pass->cursor));
     return c->npu->ops->stream_sync(c->npu, c->stream);

@@ -25,11 +25,12 @@ static void add_linear(td_description *d, const td_npu_weight *w, uint32_t k, co
                                          .linear = {.n = d->s->config->hidden, .k = k, .w = w, .in = in, .out = out}});
 }
 
-static void add_embed(td_description *d, uint32_t streams, void *out) {
+static void add_embed(td_description *d, uint32_t streams, const void *images, void *out) {
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_EMBED,
                                          .embed = {.table = td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_EMBED],
                                                    .hidden = d->s->config->hidden,
                                                    .streams = streams,
+                                                   .images = images,
                                                    .out = out}});
 }
 
@@ -99,7 +100,7 @@ static void add_mtp_input(td_description *d) {
     void                  *hidden = c->mtp_rotated ? a->attn : a->h;
     void *second_half = a->mtp_in ? (char *)a->mtp_in + c->hidden * td_dtype_bytes(td_model_act_dtype(d->s->model)) : NULL;
     void *last = td_model_streams(c) > 1 ? a->attn : a->x;
-    add_embed(d, 1, a->h);
+    add_embed(d, 1, NULL, a->h);
     add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mtp_in, 2 * (size_t)c->hidden);
     if (td_model_streams(c) > 1) add_last_mix(d, last_mix_of(d), a->x, last);
     add_norm_of(d, td_spec_weights(d->s, TD_NO_LAYER)[TD_ROLE_FINAL_NORM], last, a->h, 0);
@@ -117,7 +118,7 @@ static void add_mtp_streams(td_description *d) {
     const td_activations  *a = &d->s->act;
     td_npu_weight *const  *w = td_spec_weights(d->s, c->n_layers);
     const uint32_t         streams = td_model_streams(c);
-    add_embed(d, 1, a->h);
+    add_embed(d, 1, NULL, a->h);
     add_norm_of(d, w[TD_ROLE_MTP_ENORM], a->h, a->mlp, 0);
     add_linear(d, w[TD_ROLE_MTP_E_PROJ], c->hidden, a->mlp, a->attn);
     td_describe_block(d, (td_block_desc){.kind = TD_BLOCK_NORM,
@@ -149,7 +150,7 @@ static void show_layer(td_description *d, uint32_t layer) {
 
 static void describe_forward(td_description *d) {
     const td_program_spec *s = d->s;
-    if (s->whole) add_embed(d, td_model_streams(s->config), d->x);
+    if (s->whole) add_embed(d, td_model_streams(s->config), td_spec_images(s, 0), d->x);
     if (s->layers.first == s->config->n_layers) add_mtp_input(d);
     for (uint32_t i = s->layers.first; i < s->layers.end; i++) {
         td_describe_layer(d, i);

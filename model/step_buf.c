@@ -78,6 +78,7 @@ static void place_rows(cursor *c, const td_step_shape *shape, td_step *s) {
     PLACE(slot, s->max_tok);
     if (shape->windows) PLACE(window_slot, s->max_tok);
     if (shape->rope_axes) PLACE(rope_pos, 3 * (size_t)s->max_tok);
+    if (shape->images) PLACE(image_row, s->max_tok);
     PLACE(out_row, s->max_out);
 }
 
@@ -87,6 +88,7 @@ static td_step_arrays rows_from(td_step_arrays own, const td_step_arrays *whole,
     own.slot = whole->slot + first;
     own.window_slot = whole->window_slot ? whole->window_slot + first : NULL;
     own.rope_pos = whole->rope_pos ? whole->rope_pos + 3 * (size_t)first : NULL;
+    own.image_row = whole->image_row ? whole->image_row + first : NULL;
     return own;
 }
 
@@ -192,6 +194,13 @@ static void fill_tables(const td_step *s, uint32_t n, const td_step_rows *rows, 
     if (s->host.window_table) memcpy(WRITABLE(uint32_t, s->host.window_table) + to, rows->window_table + from, bytes);
 }
 
+/* Features lie in the rows of their buffer as the step's rows do in theirs: from its first row on, one behind the other. */
+static void fill_image_rows(const td_step *s, const td_step_rows *rows) {
+    uint32_t *to = WRITABLE(uint32_t, s->host.image_row);
+    for (uint32_t i = 0; i < rows->n_tok; i++)
+        to[i] = rows->image_row[i] == TD_NO_IMAGE ? TD_NO_IMAGE : s->first_row + rows->image_row[i];
+}
+
 /* The sequences that have rows in [begin, end), cut to them. @return how many there are. */
 static uint32_t fill_sequences(const td_step *s, const td_step_rows *rows, uint32_t begin, uint32_t end) {
     uint32_t *seq_start = WRITABLE(uint32_t, s->host.seq_start), *kv_len = WRITABLE(uint32_t, s->host.kv_len);
@@ -240,6 +249,8 @@ const td_step_bucket *td_step_buf_fill(td_step_buf *b, const td_step_rows *rows,
     memcpy(WRITABLE(uint32_t, s->host.slot), rows->slot, n * sizeof *rows->slot);
     if (s->host.window_slot) memcpy(WRITABLE(uint32_t, s->host.window_slot), rows->window_slot, n * sizeof *rows->slot);
     if (s->host.rope_pos) memcpy(WRITABLE(uint32_t, s->host.rope_pos), rows->rope_pos, 3 * n * sizeof *rows->rope_pos);
+    assert(s->host.image_row || !rows->n_images);
+    if (s->host.image_row) fill_image_rows(s, rows);
     if (n_out) memcpy(WRITABLE(uint32_t, s->host.out_row), out_row, n_out * sizeof *out_row);
     fill_part(s, rows, 0, n, n_out);
     for (uint32_t h = 0; h < bucket->n_halves && bucket->n_halves > 1; h++) {

@@ -41,7 +41,8 @@ typedef struct {
     uint32_t first_row;                 /* of the blocks' buffers: where the rows begin */
     bool     windows;                   /* the arrays of windows are there, else they are NULL */
     bool     rope_axes;                 /* the rope positions are there, else they are NULL */
-    bool     recurrent;                 /* layers have states: the arrays of their slots are there, else they are NULL */
+    bool     images;    /* the rows of images' features are there, else they are NULL, and no token has one */
+    bool     recurrent; /* layers have states: the arrays of their slots are there, else they are NULL */
     /** Whether a step of n rows goes in halves; asked for the smallest one of each bucket. */
     bool (*splits)(const void *user, uint32_t n_tok);
     const void *user;

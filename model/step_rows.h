@@ -7,19 +7,27 @@
 
 #include "npu/npu.h"
 
+/** What a token of an image has: row `at` of each of its tables of `of` rows (td_sequence_image.features). */
+typedef struct {
+    const float *features;
+    uint32_t     at, of;
+} td_image_row;
+
 /** Anybody may read the members; only the functions below change them. */
 typedef struct {
-    uint32_t  max_tok, max_seq, block_stride; /* room: rows, sequences, pages of a sequence */
-    uint32_t  n_tok, n_seq;
-    uint32_t *token, *pos, *slot;                /* [n_tok] as td_step_arrays have them */
-    uint32_t *rope_pos;                          /* [n_tok, 3] likewise */
-    uint32_t *seq_start;                         /* [n_seq + 1] */
-    uint32_t *kv_len;                            /* [n_seq] */
-    uint32_t *block_table;                       /* [n_seq, block_stride] */
-    uint32_t *window_slot, *window_table;        /* [n_tok], [n_seq, block_stride] */
-    uint8_t  *absorbed;                          /* [n_seq] */
-    uint32_t *state_in, *state_out, *state_open; /* [n_seq] */
-    void     *memory;
+    uint32_t      max_tok, max_seq, block_stride; /* room: rows, sequences, pages of a sequence */
+    uint32_t      n_tok, n_seq, n_images;
+    uint32_t     *token, *pos, *slot;                /* [n_tok] as td_step_arrays have them */
+    uint32_t     *rope_pos;                          /* [n_tok, 3] likewise */
+    td_image_row *images;                            /* [n_images] of the tokens that have features, in their order */
+    uint32_t     *image_row;                         /* [n_tok] which of these a token has, or TD_NO_IMAGE */
+    uint32_t     *seq_start;                         /* [n_seq + 1] */
+    uint32_t     *kv_len;                            /* [n_seq] */
+    uint32_t     *block_table;                       /* [n_seq, block_stride] */
+    uint32_t     *window_slot, *window_table;        /* [n_tok], [n_seq, block_stride] */
+    uint8_t      *absorbed;                          /* [n_seq] */
+    uint32_t     *state_in, *state_out, *state_open; /* [n_seq] */
+    void         *memory;
 } td_step_rows;
 
 /** @param max_seq_tokens longest sequence. */
@@ -28,7 +36,7 @@ TD_NODISCARD td_status td_step_rows_open(td_step_rows *r, uint32_t max_tok, uint
 void                   td_step_rows_close(td_step_rows *r); /* one that is not open is fine */
 
 static inline void td_step_rows_clear(td_step_rows *r) {
-    r->n_tok = r->n_seq = 0;
+    r->n_tok = r->n_seq = r->n_images = 0;
 }
 
 #define TD_NO_PAGE UINT32_MAX
@@ -46,6 +54,10 @@ static inline td_sequence_state td_own_state(uint32_t q, uint32_t first) {
 /** An image in a sequence: rows * columns tokens from position `first` on, row by row. */
 typedef struct {
     uint32_t first, rows, columns;
+    /** [1 + taps, rows * columns, hidden] as td_vision_encode gives them, for models that take images: what tokens have in the
+     * place of their embeddings, and what decoder layers 0 .. taps - 1 add to their outputs. The caller's, unchanged as long as
+     * the rows of a step are. NULL: the tokens are looked up as text. */
+    const float *features;
 } td_sequence_image;
 
 /** What rows of a sequence need to know of it. */

@@ -11,7 +11,10 @@
 size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer list[TD_BLOCK_BUFFERS_MAX]) {
     size_t n = 0, act = td_dtype_bytes(act_dtype);
     switch (desc->kind) {
-        case TD_BLOCK_EMBED: ADD(desc->embed.out, td_streams_of(desc->embed.streams) * desc->embed.hidden * act); break;
+        case TD_BLOCK_EMBED:
+            ADD(desc->embed.out, td_streams_of(desc->embed.streams) * desc->embed.hidden * act);
+            ADD(desc->embed.images, 0);
+            break;
         case TD_BLOCK_NORM:
             ADD(desc->norm.x, td_streams_of(desc->norm.streams) * desc->norm.hidden * act);
             ADD(desc->norm.add, td_streams_of(desc->norm.streams) * desc->norm.hidden * act);
@@ -104,6 +107,7 @@ size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer
         case TD_BLOCK_COMBINE:
             ADD(desc->combine.x, desc->combine.hidden * act);
             for (int i = 0; i < 3; i++) ADD(desc->combine.add[i], desc->combine.hidden * act);
+            ADD(desc->combine.images, 0);
             break;
         case TD_BLOCK_ALL_REDUCE:
             if (desc->all_reduce.exact) act = sizeof(int32_t);

@@ -403,6 +403,13 @@ static td_status check_sparse(const td_block_desc *d, td_error *err) {
     return check_keys(d, err);
 }
 
+static td_status check_embed(const td_embed_desc *e, td_error *err) {
+    SIZES(SIZE(e, hidden));
+    return e->images && e->streams > 1
+               ? td_fail(err, TD_EINVAL, "rows of images have one residual stream, not %u", e->streams)
+               : TD_OK;
+}
+
 static td_status check_linear(const td_linear_desc *l, td_error *err) {
     SIZES(SIZE(l, n), SIZE(l, k));
     if ((unsigned)l->activation >= TD_ACTIVATIONS)
@@ -454,7 +461,7 @@ static td_status check_all_reduce(const td_all_reduce_desc *a, td_error *err) {
 
 static td_status check_kind(const td_block_desc *d, td_error *err) {
     switch (d->kind) {
-        case TD_BLOCK_EMBED: SIZES(SIZE(&d->embed, hidden)); return TD_OK;
+        case TD_BLOCK_EMBED: return check_embed(&d->embed, err);
         case TD_BLOCK_NORM: return check_norm(&d->norm, err);
         case TD_BLOCK_LINEAR: return check_linear(&d->linear, err);
         case TD_BLOCK_MLA: return check_mla(d, err);
@@ -507,6 +514,8 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "this device has no attention to chosen keys");
     if (desc->kind == TD_BLOCK_MLA && !desc->mla.rope)
         return td_fail(err, TD_ENOTSUP, "this device has no latent attention without rope");
+    if ((desc->kind == TD_BLOCK_EMBED && desc->embed.images) || (desc->kind == TD_BLOCK_COMBINE && desc->combine.images))
+        return td_fail(err, TD_ENOTSUP, "this device takes no rows of images");
     if (desc->kind == TD_BLOCK_NORM && desc->norm.beta) return td_fail(err, TD_ENOTSUP, "this device has no layer norms");
     if (desc->kind == TD_BLOCK_LINEAR && desc->linear.activation)
         return td_fail(err, TD_ENOTSUP, "this device has no activations of linears");

@@ -117,7 +117,8 @@ typedef struct {
     bool step_kinds;       /* what it enqueues depends on td_step.kind */
     bool groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
     bool rope_axes;        /* its TD_BLOCK_GQA may have axes */
-    /** It has what vision encoders are made of: layer norms, activations of linears, attention to all rows, and axes. */
+    /** It has what vision encoders are made of: layer norms, activations of linears, attention to all rows, and axes. Its
+     * TD_BLOCK_EMBED and TD_BLOCK_COMBINE take rows of images. */
     bool     vision;
     bool     pieces;                    /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
     uint64_t memory_total, memory_free; /* bytes; 0: it does not say */
@@ -144,6 +145,9 @@ typedef struct {
     /** [max_tok, 3] the positions that rope turns a row by, in time, rows and columns of images; read by blocks with axes
      * (td_gqa_desc.axes) alone. NULL: pos, three times. */
     const uint32_t *rope_pos;
+    /** [max_tok] the row of images' features that a token has (td_embed_desc.images), or TD_NO_IMAGE; read by blocks with
+     * such rows alone. NULL: no token has one. */
+    const uint32_t *image_row;
 
     /* The same as slot and block_table for caches with a window, whose pages behind it are given back: their entries must
      * not be read. NULL: these caches have the same slots and pages as the others. */
@@ -156,6 +160,8 @@ typedef struct {
     const uint32_t *state_out;  /* [max_seq] where the state goes if a block ends in the rows: state_in or another */
     const uint32_t *state_open; /* [max_seq] the sequence's open block */
 } td_step_arrays;
+
+#define TD_NO_IMAGE UINT32_MAX /* in the place of a row of images' features */
 
 /** A sequence with fewer rows in a step is *short*: its keys are read for each row anew. */
 #define TD_SHORT_ROWS 4
@@ -249,7 +255,10 @@ typedef struct {
     const td_npu_weight *table; /* [vocab, hidden] BF16 */
     uint32_t             hidden;
     uint32_t             streams; /* each row is written so many times, side by side; 0: once */
-    void                *out;     /* [max_tok, streams * hidden] */
+    /** [max_tok, hidden], with caps.vision and one stream: the rows that tokens of images have in the place of the table's, by
+     * td_step_arrays.image_row, which counts from row 0 of this buffer in every step. NULL: there are none. */
+    const void *images;
+    void       *out; /* [max_tok, streams * hidden] */
 } td_embed_desc;
 
 /** x += add (where add is given); out = x / sqrt(mean(x^2) + eps) * gamma, the mean over `hidden`. A layer norm (beta is
@@ -713,11 +722,13 @@ typedef struct {
     void          *out;      /* [max_tok, hidden] */
 } td_join_desc;
 
-/** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. */
+/** x += (add[0] + add[1] + add[2]), summed in that order in f32; NULL entries are left out. Then tokens of images add their
+ * row of `images`, in f32 too. */
 typedef struct {
     uint32_t    hidden;
     void       *x; /* [max_tok, hidden] */
     const void *add[3];
+    const void *images; /* [max_tok, hidden] as in td_embed_desc, or NULL */
 } td_combine_desc;
 
 /**

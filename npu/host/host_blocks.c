@@ -35,12 +35,32 @@ static void *act_out(const td_host_npu *d, void *x, size_t element) {
     return (char *)x + td_host_act_bytes(d, element);
 }
 
+/* ---- rows of images -------------------------------------------------------------------------- */
+
+/* The token's row of images' features. @return NULL: it has none. */
+static const void *image_row(const row_job *j, const void *images, size_t hidden, size_t token) {
+    const uint32_t *rows = images ? j->step->a.image_row : NULL;
+    return rows && rows[token] != TD_NO_IMAGE ? act_row(j->d, images, rows[token] * hidden) : NULL;
+}
+
+static bool image_rows_are_there(const td_npu_block *b, const void *images, const td_host_step *s) {
+    if (!images || !s->a.image_row) return true;
+    for (uint32_t i = 0; i < s->n_tok; i++)
+        if (s->a.image_row[i] != TD_NO_IMAGE && s->a.image_row[i] >= b->desc.max_tok) return false;
+    return true;
+}
+
 /* ---- embed ----------------------------------------------------------------------------------- */
 
 static void embed_row(void *ctx, uint32_t i, const td_worker *w) {
     const row_job       *j = ctx;
     const td_embed_desc *e = &j->b->desc.embed;
     float               *f = worker_rows(j, w);
+    const void          *image = image_row(j, e->images, e->hidden, i);
+    if (image) {
+        memcpy(act_out(j->d, e->out, (size_t)i * e->hidden), image, td_host_act_bytes(j->d, e->hidden));
+        return;
+    }
     td_host_weight_row(e->table, j->step->a.token[i], f);
     const size_t streams = td_streams_of(e->streams);
     for (size_t s = 0; s < streams; s++)
@@ -50,6 +70,7 @@ static void embed_row(void *ctx, uint32_t i, const td_worker *w) {
 static td_status run_embed(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
     for (uint32_t i = 0; i < s->n_tok; i++)
         if (s->a.token[i] >= b->desc.embed.table->shape.n) return TD_EINVAL;
+    if (!image_rows_are_there(b, b->desc.embed.images, s)) return TD_EINVAL;
     row_job j = {.d = d, .b = b, .step = s};
     td_host_for(d, embed_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.embed.hidden);
     return TD_OK;
@@ -150,6 +171,7 @@ static void combine_row(void *ctx, uint32_t i, const td_worker *w) {
     const td_combine_desc *c = &j->b->desc.combine;
     size_t                 width = td_round_up(c->hidden, 16), at = (size_t)i * c->hidden;
     float                 *sum = worker_rows(j, w), *f = sum + width;
+    const void            *image = image_row(j, c->images, c->hidden, i);
     bool                   any = false;
     for (int a = 0; a < 3; a++) {
         if (!c->add[a]) continue;
@@ -157,13 +179,18 @@ static void combine_row(void *ctx, uint32_t i, const td_worker *w) {
         if (any) j->d->kernels->math->add(sum, f, c->hidden);
         any = true;
     }
-    if (!any) return;
+    if (!any && !image) return;
     td_to_f32(j->d->act, act_row(j->d, c->x, at), c->hidden, f);
-    j->d->kernels->math->add(f, sum, c->hidden);
+    if (any) j->d->kernels->math->add(f, sum, c->hidden);
+    if (image) {
+        td_to_f32(j->d->act, image, c->hidden, sum);
+        j->d->kernels->math->add(f, sum, c->hidden);
+    }
     td_from_f32(j->d->act, f, c->hidden, act_out(j->d, c->x, at));
 }
 
 static td_status run_combine(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+    if (!image_rows_are_there(b, b->desc.combine.images, s)) return TD_EINVAL;
     row_job j = {.d = d, .b = b, .step = s};
     td_host_for(d, combine_row, &j, s->n_tok, (size_t)s->n_tok * b->desc.combine.hidden * 2);
     return TD_OK;

@@ -89,7 +89,8 @@ static td_status see_step(const td_host_npu *d, const td_step *step, td_host_ste
                               .state_out = td_host_reach(d, dev->state_out),
                               .state_open = td_host_reach(d, dev->state_open),
                               .out_row = td_host_reach(d, dev->out_row),
-                              .rope_pos = td_host_reach(d, dev->rope_pos)};
+                              .rope_pos = td_host_reach(d, dev->rope_pos),
+                              .image_row = td_host_reach(d, dev->image_row)};
     return TD_OK;
 }
 

@@ -104,6 +104,7 @@ void model_run_open(model_run *r, const model_run_options *o) {
     spec.max_seq = MAX_SEQ;
     spec.max_out = MAX_OUT;
     spec.overlap_min_tok = o->overlap_min_tok;
+    spec.max_patches = o->max_patches;
     spec.in_pieces = o->in_pieces;
     spec.gives_windows = o->gives_windows;
     spec.n_pages = r->n_pages;

@@ -36,6 +36,7 @@ typedef struct {
     bool                 other_handover;    /* not the form that suits the device; TD_TEST_OTHER_HANDOVER asks for it too */
     uint32_t             max_tok;           /* 0: 2048 */
     uint32_t             overlap_min_tok;   /* steps of so many rows go in two halves; 0: none */
+    uint32_t             max_patches;       /* of a picture; 0: no images are taken */
     bool                 in_pieces;         /* td_model_start_pieces may be used, if the model's spec says so */
     bool                 gives_windows;     /* pages of windows are fewer; the test says where they lie */
     td_layer_range       layers;            /* end 0: all */

@@ -302,6 +302,23 @@ TEST(an_encoder_takes_what_was_planned) {
 
 /* ---- the language model ---------------------------------------------------------------------- */
 
+/* Transformers' features become those of the prompt's images. @return memory of malloc, theirs */
+static float *give_features(prompt *p, const vision_sizes *s) {
+    size_t n = 0, at = 0;
+    for (uint32_t i = 0; i < p->n_images; i++) n += (size_t)p->images[i].rows * p->images[i].columns;
+    FREED float *merged = member(p, "merged", n * s->out), *deepstack = member(p, "deepstack", s->n_taps * n * s->out);
+    float       *all = malloc((1 + s->n_taps) * n * s->out * sizeof *all), *to = all;
+    assert_non_null(all);
+    for (uint32_t i = 0; i < p->n_images; i++) {
+        const size_t own = (size_t)p->images[i].rows * p->images[i].columns, values = own * s->out;
+        p->images[i].features = to;
+        for (uint32_t k = 0; k <= s->n_taps; k++, to += values)
+            memcpy(to, (k ? deepstack + (k - 1) * n * s->out : merged) + at * s->out, values * sizeof *to);
+        at += own;
+    }
+    return all;
+}
+
 static void open_model(model_run *r) {
     model_run_open(r, &WITH(model_run_options, .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1, .max_len = TOKENS_MAX));
 }
@@ -330,4 +347,119 @@ TEST(logits_by_positions) {
                 assert_memory_equal(chunk, got + at * vocab, piece.n * vocab * sizeof *got);
             }
     }
+}
+
+#define STEP_MAX 256
+
+/* A way in which a prompt goes through the model. */
+typedef struct {
+    const char *what;
+    uint32_t    len; /* rows of a chunk; 0: all */
+    bool        in_pieces;
+} way;
+
+static const way WAYS[] = {{"whole", 0, false}, {"token by token", 1, false},  {"chunks", 3, false},
+                           {"pieces", 0, true}, {"chunks in pieces", 7, true}, {"large chunks", 64, false}};
+
+/* Another sequence, between two operations of a pass in pieces. */
+static void run_between(model_run *r) {
+    const uint32_t    ids[3] = {7, 2, 9}; /* with a placeholder that stands for no image */
+    const model_piece text = {.seq = 1, .n = 3, .ids = ids};
+    OK(td_model_forward(r->model, (model_run_fill(r, &text, 1, &r->rows), &r->rows), (td_out_rows){0}, NULL));
+}
+
+static void run_in_pieces(model_run *r, const model_piece *chunk, td_step_rows *aside) {
+    model_run_fill(r, chunk, 1, aside);
+    td_model_start_pieces(r->model, aside);
+    td_piece piece = {0};
+    for (uint32_t n = 1; !piece.ended; n++) {
+        piece = (td_piece){.budget_s = 0}; /* one operation */
+        OK(td_model_run_piece(r->model, &piece));
+        if (!piece.ended && n % 7 == 1) run_between(r); /* before anything else has run but the embedding, and later */
+    }
+}
+
+/* Logits of all tokens: [p->n, vocab]. */
+static void run_prompt(model_run *r, const prompt *p, const way *w, td_step_rows *aside, float *out) {
+    const size_t vocab = td_model_get_config(r->model)->vocab;
+    uint32_t     most = td_model_get_spec(r->model)->aside_tok;
+    if (!w->in_pieces || most > p->n) most = p->n;
+    if (w->len && w->len < most) most = w->len;
+    for (uint32_t at = 0; at < p->n; at += most) {
+        const model_piece chunk = piece_of(p, at, p->n - at < most ? p->n - at : most);
+        if (w->in_pieces)
+            run_in_pieces(r, &chunk, aside);
+        else
+            model_run_forward(r, &chunk, 1);
+        model_run_logits(r, chunk.n, out + at * vocab);
+    }
+}
+
+typedef struct {
+    const char *what;
+    bool        w8a8;
+    uint32_t    deferred, npu_threads, overlap_min_tok;
+} model_form;
+
+/* In every way the bits are those of the whole prompt. @param golden whether they are transformers', too */
+static void check_with_images(const model_form *f, bool golden) {
+    AT_END(model_run_close) model_run       r;
+    AT_END(td_step_rows_close) td_step_rows aside;
+    const vision_sizes                      s = read_sizes();
+    json_auto_t                            *manifest = read_manifest(FOLDER);
+    const json_t                           *json;
+    size_t                                  index;
+    model_run_open(
+        &r, &WITH(model_run_options, .path = MODEL, .experts = f->w8a8 ? TD_EXPERT_INT4C : TD_EXPERT_BF16, .w8a8 = f->w8a8,
+                  .max_deferred = f->deferred, .npu_threads = f->npu_threads, .overlap_min_tok = f->overlap_min_tok,
+                  .max_tok = STEP_MAX, .max_patches = PATCHES_MAX, .in_pieces = true, .n_seq = 2, .max_len = TOKENS_MAX));
+    OK(td_step_rows_open(&aside, STEP_MAX, TD_ASIDE_SEQ, TOKENS_MAX, NULL));
+    const td_model_spec *spec = td_model_get_spec(r.model);
+    assert_int_equal(spec->max_patches, PATCHES_MAX);
+    const size_t vocab = td_model_get_config(r.model)->vocab;
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        prompt       p = prompt_of(json);
+        FREED float *features = give_features(&p, &s), *want = member(&p, "logits", p.n * vocab),
+                    *first = malloc(p.n * vocab * sizeof *first), *got = malloc(p.n * vocab * sizeof *got);
+        for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
+            if (WAYS[i].in_pieces && !spec->in_pieces) continue;
+            run_prompt(&r, &p, &WAYS[i], &aside, i ? got : first);
+            if (i && memcmp(got, first, p.n * vocab * sizeof *got))
+                fail_msg("%s, %s: other bits than those of the whole prompt", f->what, WAYS[i].what);
+        }
+        if (golden) check_logits(first, want, p.n * vocab, "with images");
+    }
+}
+
+/* With the features that transformers has: its logits. */
+TEST(logits_with_images) {
+    check_with_images(&(model_form){.what = "f32"}, true);
+    check_with_images(&(model_form){.what = "halves", .npu_threads = 1, .overlap_min_tok = 5}, true);
+}
+
+/* Where it is not transformers' model, each way has the same bits still. */
+TEST(the_same_bits_in_every_way) {
+    static const model_form FORMS[] = {{"deferred in halves", false, 1, 1, 5}, {"8 bits, deferred", true, 1, 0, 0}};
+    for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) check_with_images(&FORMS[i], false);
+}
+
+/* Without images a model that takes them has the bits of one that does not. */
+TEST(text_is_as_it_was) {
+    float       *logits[2];
+    json_auto_t *manifest = read_manifest(FOLDER);
+    const prompt p = prompt_of(json_array_get(json_object_get(manifest, "prompts"), 1));
+    size_t       vocab = 0;
+    for (int k = 0; k < 2; k++) {
+        AT_END(model_run_close) model_run r;
+        model_run_open(&r, &WITH(model_run_options, .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1,
+                                 .max_len = TOKENS_MAX, .max_patches = k ? PATCHES_MAX : 0));
+        vocab = td_model_get_config(r.model)->vocab;
+        logits[k] = malloc(p.n * vocab * sizeof(float));
+        const model_piece whole = piece_of(&p, 0, p.n);
+        model_run_forward(&r, &whole, 1);
+        model_run_logits(&r, p.n, logits[k]);
+    }
+    assert_memory_equal(logits[0], logits[1], p.n * vocab * sizeof(float));
+    free(logits[0]);
+    free(logits[1]);
 }

@@ -33,7 +33,8 @@ AFTER_ALL {
 
 /* Sequences of 1 to 2 * mean - 1 rows. */
 static void random_rows(td_step_rows *r, uint32_t n_tok, uint32_t mean) {
-    static uint32_t tokens[MAX_TOK];
+    static uint32_t    tokens[MAX_TOK];
+    static const float features[1]; /* only their place counts here */
     td_step_rows_clear(r);
     while (r->n_tok < n_tok) {
         uint32_t n = 1 + draw(2 * mean - 1), pages[PAGES];
@@ -43,7 +44,8 @@ static void random_rows(td_step_rows *r, uint32_t n_tok, uint32_t mean) {
         for (uint32_t i = 0; i < PAGES; i++) pages[i] = draw(1000);
         for (uint32_t i = 0; i < n; i++) tokens[i] = draw(1000);
         td_sequence_state       state = {draw(1000), draw(1000), draw(1000)};
-        const td_sequence_image image = {.first = draw(100), .rows = 1 + draw(9), .columns = 1 + draw(9)};
+        const td_sequence_image image = {
+            .first = draw(100), .rows = 1 + draw(9), .columns = 1 + draw(9), .features = draw(2) ? features : NULL};
         td_step_rows_add(r, tokens, first, n,
                          &(td_step_sequence){.pages = pages,
                                              .n_pages = PAGES,
@@ -60,8 +62,8 @@ static uint32_t sequence_of(const uint32_t *seq_start, uint32_t row) {
     return s;
 }
 
-/* That the step is rows begin .. end - 1. */
-static void check_step(const td_step *s, const td_step_rows *r, uint32_t begin, uint32_t end) {
+/* That the step is rows begin .. end - 1. @param images where the rows' features begin in their buffer */
+static void check_step(const td_step *s, const td_step_rows *r, uint32_t begin, uint32_t end, uint32_t images) {
     const td_step_arrays *a = &s->host;
     assert_int_equal(s->first_row, begin);
     assert_int_equal(a->counts->n_tok, end - begin);
@@ -86,6 +88,8 @@ static void check_step(const td_step *s, const td_step_rows *r, uint32_t begin, 
         assert_int_equal(a->slot[row - begin], r->slot[row]);
         assert_int_equal(a->pos[row - begin], r->pos[row]);
         assert_memory_equal(a->rope_pos + 3 * (row - begin), r->rope_pos + 3 * row, 3 * sizeof *r->rope_pos);
+        assert_int_equal(a->image_row[row - begin],
+                         r->image_row[row] == TD_NO_IMAGE ? TD_NO_IMAGE : images + r->image_row[row]);
         assert_int_equal(a->absorbed[of_step], r->absorbed[of_rows]);
         assert_int_equal(a->state_out[of_step], r->state_out[of_rows]);
         assert_int_equal(a->state_open[of_step], r->state_open[of_rows]);
@@ -106,6 +110,7 @@ static const td_step_shape SHAPE = {.max_tok = MAX_TOK,
                                     .max_out = MAX_OUT,
                                     .max_seq_tokens = PAGES * TD_KV_PAGE,
                                     .rope_axes = true,
+                                    .images = true,
                                     .recurrent = true,
                                     .splits = from_five_rows};
 
@@ -123,14 +128,14 @@ TEST(buckets_hold_the_rows) {
         const td_step_bucket *b = td_step_buf_fill(&buf, &rows, NULL, out_row, n_out);
         assert_true(b->max_tok >= n_tok && (b == buf.buckets || b[-1].max_tok < n_tok) && b->bytes <= buf.bytes);
         assert_int_equal(b->n_halves, n_tok > 4 && !(n_tok <= 8 && b->max_tok == 8 && b[-1].max_tok + 1 < 5) ? 2 : 1);
-        check_step(&b->whole, &rows, 0, n_tok);
+        check_step(&b->whole, &rows, 0, n_tok, 0);
         assert_int_equal(b->whole.host.counts->n_out, n_out);
         assert_memory_equal(b->whole.host.out_row, out_row, n_out * sizeof *out_row);
         if (b->n_halves == 1) continue;
         uint32_t cut = b->half[1].first_row;
         assert_int_equal(cut, td_first_half(b->max_tok));
-        check_step(&b->half[0], &rows, 0, cut);
-        check_step(&b->half[1], &rows, cut, n_tok);
+        check_step(&b->half[0], &rows, 0, cut, 0);
+        check_step(&b->half[1], &rows, cut, n_tok, 0);
         *(sequence_of(rows.seq_start, cut - 1) == sequence_of(rows.seq_start, cut) ? &across : &between) += 1;
     }
     print_message("%u cuts within a sequence, %u between two\n", across, between);
@@ -152,7 +157,7 @@ TEST(rows_behind_others) {
         assert_int_equal(step.first_row, 77);
         assert_int_equal(step.max_tok, td_step_bucket_rows(n_tok, MAX_TOK));
         step.first_row = 0;
-        check_step(&step, &rows, 0, n_tok);
+        check_step(&step, &rows, 0, n_tok, 77);
     }
 }
 
@@ -182,6 +187,34 @@ TEST(tokens_can_be_others) {
     assert_memory_equal(b->whole.host.token, next, sizeof next);
     assert_int_equal(b->whole.host.slot[2], 4 * TD_KV_PAGE + 7);
     assert_int_equal(rows.token[0], 7);
+}
+
+/* Tokens of an image have its rows one after the other, wherever the rows of a step begin; text has none. */
+TEST(images_of_rows) {
+    static const uint32_t                   tokens[20] = {0}, page = 0;
+    static const float                      features[1] = {0};
+    AT_END(td_step_rows_close) td_step_rows r;
+    const td_sequence_image                 images[] = {{.first = 3, .rows = 2, .columns = 2, .features = features},
+                                                        {.first = 8, .rows = 1, .columns = 2},
+                                                        {.first = 12, .rows = 3, .columns = 1, .features = features}};
+    const td_step_sequence                  seq = {.pages = &page, .n_pages = 1, .images = images, .n_images = 3};
+    static const uint32_t                   AT[20] = {[3] = 1, [4] = 2, [5] = 3, [6] = 4, [12] = 1, [13] = 2, [14] = 3};
+    OK(td_step_rows_open(&r, 20, 1, 20, NULL));
+    for (uint32_t first = 0; first < 20; first++)
+        for (uint32_t n = 1; first + n <= 20; n++) {
+            uint32_t next = 0;
+            td_step_rows_clear(&r);
+            td_step_rows_add(&r, tokens, first, n, &seq);
+            for (uint32_t i = 0; i < n; i++) {
+                const uint32_t at = AT[first + i];
+                assert_int_equal(r.image_row[i], at ? next : TD_NO_IMAGE);
+                if (!at) continue;
+                assert_int_equal(r.images[next].at, at - 1);
+                assert_int_equal(r.images[next].of, first + i < 8 ? 4 : 3);
+                assert_ptr_equal(r.images[next++].features, features);
+            }
+            assert_int_equal(r.n_images, next);
+        }
 }
 
 /* What a device is told of a step: by its sequences' rows and forms. */

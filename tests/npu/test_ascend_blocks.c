@@ -871,6 +871,8 @@ TEST(what_the_card_has_not_is_refused) {
     refuse(&p, &BLOCK_OF(TD_BLOCK_NORM, 1, norm, .hidden = 64, .beta = w.w[CARD], .x = &r, .out = &r), "no layer norms");
     refuse(&p, &BLOCK_OF(TD_BLOCK_LINEAR, 1, linear, .n = 64, .k = 64, .activation = TD_ACTIVATE_GELU_ERF),
            "no activations of linears");
+    refuse(&p, &BLOCK_OF(TD_BLOCK_EMBED, 1, embed, .hidden = 64, .images = &r, .out = &r), "no rows of images");
+    refuse(&p, &BLOCK_OF(TD_BLOCK_COMBINE, 1, combine, .hidden = 64, .x = &r, .images = &r), "no rows of images");
     td_block_desc router = {.kind = TD_BLOCK_ROUTER,
                             .max_tok = 8,
                             .router = {.hidden = 64, .n_experts = 64, .top_k = 4, .scale = 1, .logit_bias = w.w[CARD]}};

@@ -1,4 +1,5 @@
-/* What vision encoders are made of, against plain models: layer norms, activations of linears, attention to all rows. */
+/* What vision encoders are made of, against plain models: layer norms, activations of linears, attention to all
+ * rows, rows of images. */
 #include "npu_test_util.h"
 #include "tests/td_test.h"
 
@@ -244,6 +245,54 @@ TEST(attention_to_all_rows) {
     }
 }
 
+/* ---- rows of images -------------------------------------------------------------------------- */
+
+/* Tokens of images have rows of their own in the place of the table's, and add others; text is as it is without. Rows that
+ * are not there are refused. */
+TEST(rows_of_images) {
+    enum { M = 23, ROOM = 40, VOCAB = 30 };
+    rnd r = rnd_open("rows of images");
+    for (int round = 0; round < 8; round++) {
+        const td_dtype        act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        const size_t          h = rnd_range(&r, 1, 90);
+        AT_END(rig_close) rig g = rig_open(2, act, false);
+        FREED float          *table = bf16_array(&r, VOCAB * h, 1), *image = bf16_array(&r, ROOM * h, 1),
+                    *more = bf16_array(&r, ROOM * h, 1), *add = bf16_array(&r, M * h, 1);
+        FREED void *images = act_array(act, image, ROOM * h), *mores = act_array(act, more, ROOM * h),
+                   *adds = act_array(act, add, M * h), *x = act_array(act, NULL, ROOM * h);
+        FREED double *want = malloc(M * h * sizeof *want);
+        td_npu_block *embed = make_block(&g, &BLOCK_OF(TD_BLOCK_EMBED, ROOM, embed, .hidden = (uint32_t)h, .images = images,
+                                                       .table = make_weight(&g, TD_WEIGHT_BF16, table, VOCAB, h), .out = x)),
+                     *combine = make_block(&g, &BLOCK_OF(TD_BLOCK_COMBINE, ROOM, combine, .hidden = (uint32_t)h, .x = x,
+                                                         .add = {round & 2 ? adds : NULL}, .images = mores));
+        td_step_counts counts = {.n_tok = M};
+        uint32_t       token[M], row[M];
+        for (uint32_t i = 0; i < M; i++) {
+            token[i] = (uint32_t)rnd_range(&r, 0, VOCAB - 1);
+            row[i] = rnd_range(&r, 0, 1) ? (uint32_t)rnd_range(&r, 0, ROOM - 1) : TD_NO_IMAGE;
+            for (size_t k = 0; k < h; k++)
+                want[i * h + k] = (double)(row[i] == TD_NO_IMAGE ? table[token[i] * h + k] : image[row[i] * h + k]);
+        }
+        td_step step = td_step_unified(
+            &WITH(td_step_arrays, .counts = &counts, .token = token, .image_row = round & 4 ? NULL : row), 0);
+        if (round & 4)
+            for (uint32_t i = 0; i < M; i++)
+                for (size_t k = 0; k < h; k++) want[i * h + k] = (double)table[token[i] * h + k];
+        run_block(&g, embed, &step);
+        check("embedding", act, x, want, M * h, 1e-12);
+        for (uint32_t i = 0; i < M; i++)
+            for (size_t k = 0; k < h; k++)
+                want[i * h + k] += (round & 2 ? (double)add[i * h + k] : 0) +
+                                   (round & 4 || row[i] == TD_NO_IMAGE ? 0 : (double)more[row[i] * h + k]);
+        run_block(&g, combine, &step);
+        check("sum", act, x, want, M * h, tolerance(act));
+        row[M - 1] = ROOM;
+        const bool reads = !(round & 4);
+        assert_int_equal(g.npu->ops->enqueue(g.npu, g.stream, embed, &step) != TD_OK, reads);
+        assert_int_equal(g.npu->ops->enqueue(g.npu, g.stream, combine, &step) != TD_OK, reads);
+    }
+}
+
 TEST(bad_blocks_are_refused) {
     AT_END(rig_close) rig g = rig_open(1, TD_DT_F32, false);
     float                 ones[64 * 64];
@@ -254,8 +303,10 @@ TEST(bad_blocks_are_refused) {
     const td_block_desc BAD[] = {
         {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = w, .activation = TD_ACTIVATE_GELU_ERF}},
         {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = w, .activation = (td_activation)3}},
-        {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = gqa}};
-    static const char *const SAYS[] = {"quantised rows has no activation", "no activation 3", "has axes and no window"};
+        {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = gqa},
+        {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.table = w, .hidden = 8, .streams = 4, .images = ones}}};
+    static const char *const SAYS[] = {"quantised rows has no activation", "no activation 3", "has axes and no window",
+                                       "one residual stream, not 4"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         td_npu_block *b;
         td_error      err = {0};

@@ -307,10 +307,11 @@ static td_status load_weights(td_card_model *c, td_error *err) {
             td_device_file_open(k.path, k.tag, td_checkpoint_stamp(m->checkpoint), m->expert_pool, &c->device_file, &why);
         if (st != TD_OK && st != TD_ENOTFOUND) td_warn("%s; the device's weights are converted again", why.text);
     }
-    if (!c->device_file) TD_TRY(check_files(c, err));
+    const bool reads_files = !c->device_file || m->spec.max_patches; /* the encoder's come from there */
+    if (reads_files) TD_TRY(check_files(c, err));
     TD_TRY(td_model_weights_load(c->npu, &m->config, &m->part, c->shard, m->checkpoint, m->spec.w8a8, m->spec.context_length,
                                  c->device_file, &c->weights, &c->all_kept, err));
-    return c->device_file && !c->all_kept ? check_files(c, err) : TD_OK;
+    return !reads_files && !c->all_kept ? check_files(c, err) : TD_OK;
 }
 
 /* If keeping fails, the next start converts again. */

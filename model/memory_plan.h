@@ -29,13 +29,15 @@ typedef struct {
     uint64_t       kv_bytes_per_page;    /* device: TD_KV_PAGE tokens of layers outside `windows`, and scratch for them */
     td_window_cost windows;              /* device: pages of layers with a window that are given back */
     uint64_t       state_bytes; /* device: states and open blocks of recurrent layers, all slots; 0: there are none */
-    uint64_t       expert_weight_bytes; /* host: routed experts, those included that expert-memory drop leaves out */
-    uint64_t       host_scratch_bytes;  /* host: working memory */
-    uint64_t       slot_bytes;          /* device: of a slot of each layer, for experts that move; 0: none do */
-    uint64_t       saved_bytes;         /* host: what a slot of each layer on each card saves, with expert-memory drop */
-    uint32_t       slots;               /* of a layer, on each card: so many; or at most so many, if slots_least is set */
-    uint32_t       slots_least;         /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
-    uint32_t       stream_slots;        /* of streamed experts on each card, in npu_weight_bytes; 0: none are */
+    uint64_t       encoder_weight_bytes;  /* device, the first card: weights of the vision encoder; 0: there is none */
+    uint64_t       encoder_scratch_bytes; /* device, the first card: its working memory */
+    uint64_t       expert_weight_bytes;   /* host: routed experts, those included that expert-memory drop leaves out */
+    uint64_t       host_scratch_bytes;    /* host: working memory */
+    uint64_t       slot_bytes;            /* device: of a slot of each layer, for experts that move; 0: none do */
+    uint64_t       saved_bytes;           /* host: what a slot of each layer on each card saves, with expert-memory drop */
+    uint32_t       slots;                 /* of a layer, on each card: so many; or at most so many, if slots_least is set */
+    uint32_t       slots_least;           /* num-gpu-experts auto, until td_model_set_slots: fewer are no use */
+    uint32_t       stream_slots;          /* of streamed experts on each card, in npu_weight_bytes; 0: none are */
     bool           unified_memory;
 } td_model_memory;
 

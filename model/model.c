@@ -64,6 +64,16 @@ static size_t merged_logits_bytes(const td_model *m) {
     return m->part.whole ? (size_t)m->spec.max_out * m->config.vocab * sizeof(float) : 0;
 }
 
+/* Blocks of a card share their scratch, and the encoder's may want more of it. */
+static void add_encoder(const td_model *m, td_model_memory *memory) {
+    const size_t     shared = m->cards->block_bytes.scratch;
+    td_vision_memory v;
+    td_vision_measure(m->cards->npu, td_model_act_dtype(&m->spec), &m->config, m->spec.max_patches, &v);
+    memory->encoder_weight_bytes = v.weight_bytes;
+    memory->encoder_scratch_bytes = v.device_bytes + (v.scratch_bytes > shared ? v.scratch_bytes - shared : 0);
+    memory->host_scratch_bytes += v.host_bytes;
+}
+
 /* With unified memory the cards' figures are added; else they are those of one card. */
 void td_model_get_memory(const td_model *m, td_model_memory *memory) {
     uint64_t n = m->unified ? m->n_cards : 1;
@@ -80,6 +90,7 @@ void td_model_get_memory(const td_model *m, td_model_memory *memory) {
         memory->host_scratch_bytes += td_resident_doubled_bytes(&resident);
     }
     if (m->n_cards > 1) memory->host_scratch_bytes += merged_logits_bytes(m);
+    if (m->spec.max_patches) add_encoder(m, memory);
     if (!m->spec.experts.n_layers) return;
     td_bridge_config bc = bridge_config(m);
     memory->expert_weight_bytes = m->expert_weight_bytes;
@@ -284,19 +295,25 @@ static void settle_pieces(td_model *m, const td_npu_caps *caps) {
     s->aside_tok = s->in_pieces ? s->max_tok - others : 0;
 }
 
-/* Why a model with an encoder takes no images; NULL: it takes them. */
-static const char *no_images(const td_model *m, const td_npu_caps *caps) {
-    if (!caps->vision) return "this device has no vision encoder";
-    if (td_model_streams(&m->config) > 1) return "it has several residual streams";
-    return NULL;
+/* Whether a model with an encoder takes images. */
+static td_status check_images(const td_model *m, const td_npu_caps *caps, td_error *why) {
+    const td_checkpoint_files *files = td_checkpoint_get_files(m->checkpoint);
+    if (m->config.vision.why_not[0]) return td_fail(why, TD_ENOTSUP, "%s", m->config.vision.why_not);
+    if (!caps->vision) return td_fail(why, TD_ENOTSUP, "%s has no vision encoder yet", caps->text);
+    if (td_checkpoint_is_rotated(m->checkpoint))
+        return td_fail(why, TD_ENOTSUP, "the rotated model's features are not those of its encoder");
+    return files ? td_vision_check(m->cards->npu, td_model_act_dtype(&m->spec), &m->config, files, why) : TD_OK;
 }
 
+/* What is wrong with images leaves a model of text. */
 static void settle_images(td_model *m, const td_npu_caps *caps) {
-    if (!m->spec.max_patches) return;
-    const bool  has_encoder = m->config.vision.depth && m->part.whole;
-    const char *why = has_encoder ? no_images(m, caps) : NULL;
-    if (why) td_info("images are refused: %s", why);
-    if (!has_encoder || why) m->spec.max_patches = 0;
+    const td_vision_config *v = &m->config.vision;
+    td_error                why = {0};
+    const bool              wanted = m->spec.max_patches && m->part.whole && (v->depth || v->why_not[0]);
+    const bool              taken = wanted && check_images(m, caps, &why) == TD_OK;
+    if (wanted && !taken) td_warn("images are refused, and the model is served for text: %s", why.text);
+    if (!taken) m->spec.max_patches = 0;
+    td_checkpoint_log_unread(m->checkpoint, &m->config, taken ? m->config.arch->encoder_prefix : NULL);
 }
 
 static td_status check_int8_kv(const td_model *m, const td_npu_caps *caps, td_error *err) {
@@ -315,7 +332,6 @@ static td_status settle_spec(td_model *m, td_error *err) {
     td_model_spec   *s = &m->spec;
     td_checkpoint_look_at_mtp(m->checkpoint, c);
     if (s->without_mtp) c->n_mtp_layers = 0;
-    td_checkpoint_log_unread(m->checkpoint, c);
     m->part = (td_model_part){.layers = s->layers.end ? s->layers : td_all_layers(c), .whole = s->layers.end == 0};
     if (td_model_streams(c) > 1 && (!m->part.whole || m->probe.layer_tap))
         return td_fail(
@@ -510,6 +526,7 @@ void td_model_set_slots(td_model *m, uint32_t n_slots) {
 void td_model_close(td_model *m) {
     if (!m) return;
     stop_threads(m);
+    td_vision_close(m->vision);
     for (uint32_t i = 0; i < m->n_cards; i++) td_card_model_close(&m->cards[i]);
     if (m->group) m->cards->npu->ops->group_destroy(m->group);
     td_bridge_close(m->bridge);
@@ -558,6 +575,9 @@ static void measure_streamed(td_model *m) {
 td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     TD_TRY(check_drop(m, err));
     for (uint32_t i = 0; i < m->n_cards; i++) TD_TRY(td_card_model_load(&m->cards[i], err));
+    if (m->spec.max_patches)
+        TD_TRY(td_vision_open(m->cards->npu, td_model_act_dtype(&m->spec), &m->config,
+                              td_checkpoint_get_files(m->checkpoint), m->spec.max_patches, &m->vision, err));
     if (m->spec.experts.n_layers) {
         if (!m->probe.experts_left) TD_TRY(load_experts(m, err));
         if (m->part.streamed)
@@ -597,6 +617,10 @@ uint32_t td_model_window(const td_model *m) {
 
 bool td_model_recurrent(const td_model *m) {
     return td_layer_caches_recurrent(&m->config, td_all_layers(&m->config));
+}
+
+const td_vision_config *td_model_vision(const td_model *m) {
+    return m->spec.max_patches ? &m->config.vision : NULL;
 }
 
 uint32_t td_model_context_length(const td_model *m) {
@@ -795,6 +819,14 @@ td_status td_model_mtp(td_model *m, const uint32_t *next_token) {
 
 td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) {
     return m->config.n_mtp_layers ? run_head(m, TD_PASS_MTP_HEAD, out, logits) : TD_ENOTSUP;
+}
+
+td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
+    assert(m->vision);
+    td_pool_hold(m->expert_pool);
+    td_status st = td_vision_encode(m->vision, pixels, rows, columns, features, &m->cards->error);
+    td_pool_release(m->expert_pool);
+    return st;
 }
 
 size_t td_model_page_bytes(const td_model *m) {

@@ -46,8 +46,9 @@ td_experts *td_model_get_experts(const td_model *m); /* after load, for measurin
 void        td_model_get_memory(const td_model *m, td_model_memory *memory);
 /** The bytes of all memories together. */
 static inline uint64_t td_model_memory_bytes(const td_model_memory *p, uint32_t n_pages) {
-    return p->npu_weight_bytes + p->slots * p->slot_bytes + p->device_scratch_bytes + p->state_bytes +
-           td_model_kv_bytes(p, n_pages) + td_model_host_experts(p) + p->host_scratch_bytes;
+    return p->npu_weight_bytes + p->encoder_weight_bytes + p->encoder_scratch_bytes + p->slots * p->slot_bytes +
+           p->device_scratch_bytes + p->state_bytes + td_model_kv_bytes(p, n_pages) + td_model_host_experts(p) +
+           p->host_scratch_bytes;
 }
 /** What a forward pass enqueues on the first card, without building it; after open. Free with td_outline_free. */
 TD_NODISCARD td_status td_model_outline(const td_model *m, uint32_t n_halves, td_outline *out, td_error *err);
@@ -57,6 +58,19 @@ void td_model_handover_bytes(const td_model *m, size_t *to_host, size_t *to_devi
 /** The experts' format as people call it; static. */
 const char *td_model_expert_quantization(const td_model *m);
 const char *td_model_expert_kernel(const td_model *m); /* after load */
+
+/* ---- images ---- */
+
+/** The encoder of a model that takes images; NULL: it is served for text alone (td_model_spec.max_patches). After open. */
+const td_vision_config *td_model_vision(const td_model *m);
+
+/**
+ * Encode a picture, on the first card. From the thread of the passes, between passes; a pass in pieces may be under way.
+ * @param pixels, rows, columns, features as td_vision_encode (model/vision.h).
+ * @return TD_EINVAL for a picture of odd sides, or of more than max_patches; TD_ENOMEM, TD_EDEVICE. td_model_why has a sentence.
+ */
+TD_NODISCARD td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns,
+                                             float *features);
 
 /** What the tiers have done since load, and the (token, expert) pairs. Any thread. */
 typedef struct {

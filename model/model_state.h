@@ -21,6 +21,7 @@
 #include "model/program.h"
 #include "model/shard.h"
 #include "model/step_buf.h"
+#include "model/vision.h"
 #include "model/weights.h"
 
 /* The pass under way; the same for all cards. */
@@ -115,6 +116,7 @@ struct td_model {
     td_resident_experts *resident; /* NULL: all experts are on one tier */
     td_streamed_experts *streamed; /* NULL: none are */
     td_bridge           *bridge;
+    td_vision           *vision; /* on the first card; NULL: the model takes no images */
     float               *logits; /* [max_out, vocab]; with one card the card's own */
 
     td_page_copy        copy;       /* the copy under way */

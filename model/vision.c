@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/error.h"
+#include "core/math/rng.h"
 #include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
 #include "model/arch/arch.h"
@@ -14,9 +15,9 @@
 
 #define SQUARE (TD_VISION_MERGE * TD_VISION_MERGE) /* patches of a token */
 #define BUFFERS (TD_VISION_FEATURES + 1 + TD_VISION_TAPS_MAX)
-#define PREFIX "model.visual."
 #define NORM_EPS 1e-6f
 #define THETA 10000.0
+#define SEED 1 /* of random weights */
 
 /* A block, and whether its rows are tokens. */
 typedef struct {
@@ -42,10 +43,18 @@ struct td_vision {
     uint32_t               n_weights, n_operations;
 };
 
-/* An encoder that is being described: made, or with v->weights left alone, measured. */
+/* What an encoder is described for. */
+typedef enum {
+    MEASURE, /* memory; nothing is made */
+    CHECK,   /* the same, and that its weights are there */
+    MAKE,
+} purpose;
+
 struct td_vision_pass {
     td_vision                 *v;
-    const td_checkpoint_files *files; /* NULL: only measured */
+    purpose                    purpose;
+    const td_checkpoint_files *files; /* NULL: weights are random */
+    uint64_t                   n_random;
     td_error                  *err;
     td_status                  status; /* the first failure stays, and nothing is made behind it */
     uint64_t                   weight_bytes;
@@ -78,6 +87,18 @@ static size_t buffer_values(const td_model_config *c, uint32_t max_patches, uint
     if (buffer == TD_VISION_NONE || buffer > TD_VISION_FEATURES + v->n_taps) return 0;
     if (buffer >= TD_VISION_FEATURES) return n / SQUARE * c->hidden;
     return n * (buffer == TD_VISION_PIXELS ? td_vision_patch_values(v) : buffer == TD_VISION_U ? wide : v->hidden);
+}
+
+/* Of a buffer that is copied from the host, or to it. */
+static bool is_copied(uint32_t buffer) {
+    return buffer == TD_VISION_PIXELS || buffer == TD_VISION_POSITIONS || buffer >= TD_VISION_FEATURES;
+}
+
+static size_t pinned_bytes(const td_model_config *c, td_dtype act, uint32_t max_patches) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < BUFFERS; i++)
+        if (is_copied(i) && buffer_values(c, max_patches, i) > most) most = buffer_values(c, max_patches, i);
+    return most * td_dtype_bytes(act);
 }
 
 static td_step_shape shape_of(uint32_t max_rows) {
@@ -126,15 +147,33 @@ static td_status aligned(const td_vision_pass *p, const td_safetensors_entry *e,
     return TD_OK;
 }
 
+/* n random values, of norms' gains 1 and more or less. @param copy memory of malloc */
+static td_status draw(td_vision_pass *p, size_t n, float middle, float width, void **copy) {
+    float *f = *copy = malloc(n * sizeof *f);
+    if (!f) return td_fail(p->err, TD_ENOMEM, "out of memory for a random weight of the vision encoder");
+    for (size_t i = 0; i < n; i++) f[i] = middle + width * (float)(2 * td_rng_uniform(SEED, 0, p->n_random++) - 1);
+    return TD_OK;
+}
+
+/* Values of a tensor as a view of it has them. @param copy memory of malloc, or NULL */
+static td_status values_of(td_vision_pass *p, const td_safetensors_entry *e, size_t first, size_t values, void **copy,
+                           td_tensor_view *view) {
+    view->dtype = e ? e->dtype : TD_DT_F32;
+    if (e) return aligned(p, e, first, values, copy, &view->data);
+    TD_TRY(draw(p, values, view->rank == 1, 0.03f, copy));
+    view->data = *copy;
+    return TD_OK;
+}
+
 /* Rows first .. first + n - 1 of a tensor of `all` rows of k values; k 0: of a vector. */
 static const td_npu_weight *weight(td_vision_pass *p, const char *name, uint32_t number, const char *suffix, size_t all,
                                    size_t first, size_t n, size_t k) {
     const td_vision            *v = p->v;
-    const td_safetensors_entry *e;
+    const td_safetensors_entry *e = NULL;
     td_npu_weight              *w = NULL;
     void                       *copy = NULL;
     char                        full[160];
-    size_t                      at = (size_t)snprintf(full, sizeof full, PREFIX);
+    size_t                      at = (size_t)snprintf(full, sizeof full, "%s", v->c->arch->encoder_prefix);
     if (p->status != TD_OK) return NULL;
     for (; *name && at + 12 < sizeof full; name++)
         if (*name == '#')
@@ -143,16 +182,13 @@ static const td_npu_weight *weight(td_vision_pass *p, const char *name, uint32_t
             full[at++] = *name;
     snprintf(full + at, sizeof full - at, "%s", suffix);
     td_weight_format format = k ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
-    if (p->files) {
+    if (p->files && p->purpose != MEASURE) p->status = find_tensor(p, full, all, k, &e);
+    if (p->status == TD_OK && p->purpose == MAKE) {
         td_tensor_view view = {.rank = k ? 2 : 1, .shape = {n, k}};
-        p->status = find_tensor(p, full, all, k, &e);
-        if (p->status == TD_OK) p->status = aligned(p, e, first * (k ? k : 1), n * (k ? k : 1), &copy, &view.data);
-        if (p->status == TD_OK) {
-            view.dtype = e->dtype;
-            if (e->dtype == TD_DT_F32 && v->act == TD_DT_F32) format = TD_WEIGHT_F32;
-            p->status = keep_weight(p, format, &view, &w);
-            if (p->status != TD_OK) td_fail_within(p->err, "%s", full);
-        }
+        p->status = values_of(p, e, first * (k ? k : 1), n * (k ? k : 1), &copy, &view);
+        if (e && view.dtype == TD_DT_F32 && v->act == TD_DT_F32) format = TD_WEIGHT_F32;
+        if (p->status == TD_OK) p->status = keep_weight(p, format, &view, &w);
+        if (p->status != TD_OK) td_fail_within(p->err, "%s", full);
         free(copy);
     }
     /* planned as f32 where a checkpoint might have it so */
@@ -180,14 +216,27 @@ static td_status make_rope(td_vision_pass *p) {
     return st;
 }
 
-static td_status read_positions(td_vision_pass *p) {
+static size_t positions(const td_vision_config *c) {
+    return (size_t)c->side * c->side;
+}
+
+/* The table of positions stays on the host. */
+static td_status take_positions(td_vision_pass *p) {
     const td_vision_config     *c = &p->v->c->vision;
-    const size_t                rows = (size_t)c->side * c->side;
+    const size_t                values = positions(c) * c->hidden;
     const td_safetensors_entry *e;
-    TD_TRY(find_tensor(p, PREFIX "pos_embed.weight", rows, c->hidden, &e));
-    p->v->table = malloc(rows * c->hidden * sizeof *p->v->table);
+    char                        name[96];
+    void                       *copy = NULL;
+    const void                 *stored;
+    if (!p->files) return draw(p, values, 0, 0.03f, (void **)&p->v->table);
+    snprintf(name, sizeof name, "%spos_embed.weight", p->v->c->arch->encoder_prefix);
+    TD_TRY(find_tensor(p, name, positions(c), c->hidden, &e));
+    if (p->purpose == CHECK) return TD_OK;
+    p->v->table = malloc(values * sizeof *p->v->table);
     if (!p->v->table) return td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's table of positions");
-    td_to_f32(e->dtype, e->data, rows * c->hidden, p->v->table);
+    TD_TRY(aligned(p, e, 0, values, &copy, &stored));
+    td_to_f32(e->dtype, stored, values, p->v->table);
+    free(copy);
     return TD_OK;
 }
 
@@ -200,7 +249,7 @@ static void add_block(td_vision_pass *p, td_vision_rows rows, td_block_desc desc
     desc.max_tok = rows == TD_VISION_TOKENS ? v->max_patches / SQUARE : v->max_patches;
     const size_t scratch = v->npu->ops->block_scratch_bytes(v->npu, &desc);
     if (scratch > p->scratch_bytes) p->scratch_bytes = scratch;
-    if (!p->files) return;
+    if (p->purpose != MAKE) return;
     operation *list = realloc(v->operations, (v->n_operations + 1) * sizeof *list);
     if (list) v->operations = list;
     p->status = list ? TD_OK : td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's operations");
@@ -273,15 +322,28 @@ void td_vision_add(td_vision_pass *p, td_vision_buffer add) {
 
 /* ---- life -------------------------------------------------------------------------------------- */
 
-uint64_t td_vision_bytes(td_npu *npu, td_dtype act, const td_model_config *c, uint32_t max_patches) {
+void td_vision_measure(td_npu *npu, td_dtype act, const td_model_config *c, uint32_t max_patches, td_vision_memory *out) {
     td_vision      v = {.npu = npu, .act = act, .c = c, .max_patches = max_patches};
-    td_vision_pass p = {.v = &v};
+    td_vision_pass p = {.v = &v, .purpose = MEASURE};
     td_step_shape  patches = shape_of(max_patches), tokens = shape_of(max_patches / SQUARE);
-    uint64_t       sum = td_step_buf_bytes(&patches) + td_step_buf_bytes(&tokens) + 2 * keys_bytes(npu, c, max_patches);
+    const uint64_t steps = td_step_buf_bytes(&patches) + td_step_buf_bytes(&tokens);
     c->arch->encoder(&p, &c->vision, c->hidden);
-    for (uint32_t i = 0; i < BUFFERS; i++) sum += buffer_values(c, max_patches, i) * td_dtype_bytes(act);
-    sum += npu->ops->weight_bytes(npu, TD_WEIGHT_F32, 0, longest_side(max_patches), head_dim(c));
-    return sum + p.weight_bytes + p.scratch_bytes;
+    p.weight_bytes += npu->ops->weight_bytes(npu, TD_WEIGHT_F32, 0, longest_side(max_patches), head_dim(c));
+    *out = (td_vision_memory){.weight_bytes = p.weight_bytes,
+                              .device_bytes = steps + 2 * keys_bytes(npu, c, max_patches),
+                              .scratch_bytes = p.scratch_bytes,
+                              .host_bytes = steps + pinned_bytes(c, act, max_patches) +
+                                            positions(&c->vision) * c->vision.hidden * sizeof *v.table};
+    for (uint32_t i = 0; i < BUFFERS; i++) out->device_bytes += buffer_values(c, max_patches, i) * td_dtype_bytes(act);
+}
+
+td_status td_vision_check(td_npu *npu, td_dtype act, const td_model_config *c, const td_checkpoint_files *files,
+                          td_error *err) {
+    td_vision      v = {.npu = npu, .act = act, .c = c, .max_patches = SQUARE};
+    td_vision_pass p = {.v = &v, .purpose = CHECK, .files = files, .err = err};
+    TD_TRY(take_positions(&p));
+    c->arch->encoder(&p, &c->vision, c->hidden);
+    return p.status;
 }
 
 static td_status take_memory(td_vision *v, td_error *err) {
@@ -291,8 +353,8 @@ static td_status take_memory(td_vision *v, td_error *err) {
     for (uint32_t i = 0; i < BUFFERS; i++) {
         const size_t bytes = buffer_values(v->c, v->max_patches, i) * width;
         if (bytes) TD_TRY(ops->alloc(v->npu, bytes, &v->buffer[i], err));
-        if (bytes > v->pinned_bytes) v->pinned_bytes = bytes;
     }
+    v->pinned_bytes = pinned_bytes(v->c, v->act, v->max_patches);
     TD_TRY(ops->alloc(v->npu, keys, &v->keys, err));
     TD_TRY(ops->alloc(v->npu, keys, &v->values, err));
     TD_TRY(ops->host_alloc(v->npu, v->pinned_bytes, &v->pinned, err));
@@ -311,11 +373,11 @@ td_status td_vision_open(td_npu *npu, td_dtype act, const td_model_config *c, co
     td_vision *v = calloc(1, sizeof *v);
     if (!v) return td_fail(err, TD_ENOMEM, "out of memory for a vision encoder");
     *v = (td_vision){.npu = npu, .act = act, .c = c, .max_patches = max_patches / SQUARE * SQUARE};
-    td_vision_pass p = {.v = v, .files = files, .err = err};
+    td_vision_pass p = {.v = v, .purpose = MAKE, .files = files, .err = err};
     p.status = npu->ops->stream_create(npu, &v->stream, err);
     if (p.status == TD_OK) p.status = take_memory(v, err);
     if (p.status == TD_OK) p.status = make_rope(&p);
-    if (p.status == TD_OK) p.status = read_positions(&p);
+    if (p.status == TD_OK) p.status = take_positions(&p);
     if (p.status == TD_OK) c->arch->encoder(&p, &c->vision, c->hidden);
     if (p.status != TD_OK) {
         td_vision_close(v);

@@ -13,13 +13,25 @@
 
 typedef struct td_vision td_vision;
 
-/** Device memory that an encoder takes, weights and all. @param max_patches of a picture. */
-uint64_t td_vision_bytes(td_npu *npu, td_dtype act, const td_model_config *c, uint32_t max_patches);
+/** The memory that an encoder takes. */
+typedef struct {
+    uint64_t weight_bytes;  /* device */
+    uint64_t device_bytes;  /* device: buffers for a picture */
+    uint64_t scratch_bytes; /* device: what all blocks of a device share; the encoder's wants so much */
+    uint64_t host_bytes;    /* host: pinned memory, positions */
+} td_vision_memory;
+
+/** @param max_patches of a picture. */
+void td_vision_measure(td_npu *npu, td_dtype act, const td_model_config *c, uint32_t max_patches, td_vision_memory *out);
+
+/** Whether the encoder's weights are there. None is read. @return TD_ENOTFOUND, TD_EFORMAT, TD_ENOTSUP as td_vision_open. */
+TD_NODISCARD td_status td_vision_check(td_npu *npu, td_dtype act, const td_model_config *c, const td_checkpoint_files *files,
+                                       td_error *err);
 
 /**
  * @param npu  with caps.vision, borrowed; its activations are of type act.
  * @param c    with c->vision.depth, borrowed.
- * @param files of the checkpoint; read during the call.
+ * @param files of the checkpoint; read during the call. NULL: the weights are random.
  * @param max_patches of a picture.
  * @return TD_ENOTFOUND, TD_EFORMAT for a tensor that is missing or has another shape, TD_ENOTSUP for one in codes or a device
  *         without caps.vision, TD_ENOMEM, TD_EDEVICE.

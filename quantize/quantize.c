@@ -171,7 +171,7 @@ static td_status open_source(td_quantizer *q) {
     TD_TRY(q->o->load_dummy ? td_checkpoint_open_dummy(0, &q->source, q->err)
                             : td_checkpoint_open(q->o->model_path, &q->source, q->err));
     td_checkpoint_look_at_mtp(q->source, &q->config);
-    td_checkpoint_log_unread(q->source, &q->config);
+    td_checkpoint_log_unread(q->source, &q->config, NULL);
     TD_TRY(check_expert_bias(q));
     if (td_quant_config_has_int8(&q->config.quant) && !td_checkpoint_has_experts(q->source, &q->config))
         return td_fail(q->err, TD_EINVAL, "%s is quantised already, and has its experts in packed files", q->o->model_path);

@@ -172,7 +172,8 @@ typedef struct td_arch {
     void (*read_vision)(td_config_reader *r, td_model_config *c);
     /** The encoder's forward pass, in the verbs of vision_encoder.h. @param out the width of the language model. */
     void (*encoder)(td_vision_pass *p, const td_vision_config *c, uint32_t out);
-    const td_weight_rule *weights; /* [TD_ROLE_COUNT] */
+    const char           *encoder_prefix; /* how the names of its weights begin */
+    const td_weight_rule *weights;        /* [TD_ROLE_COUNT] */
     td_layer_caches (*caches)(const td_model_config *c, uint32_t layer);
     void (*layer)(td_layer *l); /* a layer's forward pass, in the verbs of model/layer_verbs.h */
 } td_arch;

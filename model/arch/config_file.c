@@ -69,6 +69,22 @@ static void read_model(td_config_reader *r, td_model_config *c, const td_arch *a
     read_token_ids(r, c);
 }
 
+/* A vision encoder that is not served leaves a model of text. */
+static void read_vision(td_config_reader *root, td_model_config *c) {
+    const json_t    *vision = td_config_get(root, "vision_config");
+    td_error         why = {0};
+    td_config_reader r = {vision, "vision_config.", &why, TD_OK}, token = {root->object, "", &why, TD_OK};
+    if (!vision) return;
+    if (!json_is_object(vision)) td_config_refuse(&r, TD_EFORMAT, "vision_config is not an object");
+    if (r.status == TD_OK) c->arch->read_vision(&r, c);
+    token.status = r.status;
+    if (!td_config_get(&token, "image_token_id")) td_config_refuse(&token, TD_EFORMAT, "image_token_id is missing");
+    c->vision.token = td_config_u32(&token, "image_token_id", 0, 0, c->vocab - 1);
+    if (token.status == TD_OK) return;
+    c->vision = (td_vision_config){0};
+    snprintf(c->vision.why_not, sizeof c->vision.why_not, "%.*s", TD_VISION_WHY_BYTES - 1, why.text);
+}
+
 /* A model with more than text has its quantisation and tokens either at the top or in text_config. Where both say whether
  * embeddings are tied, the top is right: transformers 5 writes its class's default into text_config. */
 static td_status parse_config(const json_t *root, td_model_config *c, td_error *err) {
@@ -84,13 +100,7 @@ static td_status parse_config(const json_t *root, td_model_config *c, td_error *
         r.status = text.status;
         if (td_config_get(&r, "quantization_config")) read_quantization(&r, c);
         read_token_ids(&r, c);
-        const json_t *vision = a->read_vision ? td_config_get(&r, "vision_config") : NULL;
-        if (vision) {
-            td_config_reader of_vision = {vision, "vision_config.", err, r.status};
-            if (!json_is_object(vision)) return td_fail(err, TD_EFORMAT, "vision_config is not an object");
-            a->read_vision(&of_vision, c);
-            r.status = of_vision.status;
-        }
+        if (a->read_vision) read_vision(&r, c);
         c->tie_embeddings = td_config_bool(&r, "tie_word_embeddings", c->tie_embeddings);
     } else {
         read_model(&r, c, a);

@@ -128,6 +128,7 @@ const td_arch TD_ARCH_QWEN3_VL_MOE = {.name = "Qwen3VLMoeForConditionalGeneratio
                                       .read_config = read_vl,
                                       .read_vision = td_qwen3_vl_read_vision,
                                       .encoder = td_qwen3_vl_encoder,
+                                      .encoder_prefix = "model.visual.",
                                       .weights = WEIGHTS_VL,
                                       .caches = td_gqa_caches,
                                       .layer = layer};

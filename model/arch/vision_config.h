@@ -5,11 +5,15 @@
 #include <stdint.h>
 
 #define TD_VISION_TAPS_MAX 8
-#define TD_VISION_MERGE 2  /* a token is a square of so many patches each way */
+#define TD_VISION_MERGE 2 /* a token is a square of so many patches each way */
+#define TD_VISION_WHY_BYTES 200
 #define TD_VISION_FRAMES 2 /* equal ones, of which a patch of a picture is made */
 
 typedef struct {
     uint32_t depth; /* layers; 0: the model has no encoder that is served */
+    char     why_not
+        [TD_VISION_WHY_BYTES]; /* why one that config.json has is not; "": it has none, or the family's is not there */
+    uint32_t token;            /* of a prompt, that stands for rows of pictures */
     uint32_t hidden, heads, inter;
     uint32_t patch;                    /* pixels of a patch each way */
     uint32_t side;                     /* of the table of positions */

@@ -418,19 +418,19 @@ static bool is_outside(const td_arch *a, const char *name) {
     return a->body && !strncmp(name, "model.", 6) && strncmp(name, a->body, strlen(a->body)) != 0;
 }
 
-void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config) {
+void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config, const char *encoder) {
     size_t n = 0, bytes = 0;
     if (td_checkpoint_is_dummy(c)) return;
     for (size_t f = 0; f < td_checkpoint_files_count(c->files); f++) {
         const td_safetensors *file = td_checkpoint_files_at(c->files, f);
         for (size_t i = 0; i < td_safetensors_count(file); i++) {
             const td_safetensors_entry *e = td_safetensors_at(file, i);
-            if (!is_outside(config->arch, e->name)) continue;
+            if (!is_outside(config->arch, e->name) || (encoder && !strncmp(e->name, encoder, strlen(encoder)))) continue;
             n++;
             bytes += e->bytes;
         }
     }
     if (n)
-        td_info("%zu tensor%s (%.1f MB) outside of the language model: not read, the model is served for text alone", n,
-                td_plural(n), (double)bytes * 1e-6);
+        td_info("%zu tensor%s (%.1f MB) outside of the language model%s", n, td_plural(n), (double)bytes * 1e-6,
+                encoder ? " and the vision encoder: not read" : ": not read, the model is served for text alone");
 }

@@ -95,9 +95,9 @@ TD_NODISCARD td_status td_checkpoint_check_all(const td_checkpoint *c, const td_
 /** Whether the routed experts are in the checkpoint (a folder of td_quantize has them in packed files instead). */
 bool td_checkpoint_has_experts(const td_checkpoint *c, const td_model_config *config);
 
-/** Log a line if there are tensors outside the language model, such as a vision encoder's, and one for those of a prediction
- * layer that the family is read without. */
-void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config);
+/** Log a line if there are tensors outside the language model, such as a vision encoder's. @param encoder how the names of those
+ * begin that are read for images; NULL: none are. */
+void td_checkpoint_log_unread(const td_checkpoint *c, const td_model_config *config, const char *encoder);
 
 /**
  * Correct in config what only the checkpoint tells of the MTP layers. n_mtp_layers becomes 0 if the first has no tensor,

@@ -290,8 +290,9 @@ TEST(an_encoder_takes_what_was_planned) {
     d.npu->ops->caps(d.npu, &before);
     OK(td_vision_open(d.npu, TD_DT_BF16, &c, files, PATCHES_MAX, &v, NULL));
     d.npu->ops->caps(d.npu, &after);
-    const uint64_t taken = before.memory_free - after.memory_free,
-                   planned = td_vision_bytes(d.npu, TD_DT_BF16, &c, PATCHES_MAX);
+    td_vision_memory m;
+    td_vision_measure(d.npu, TD_DT_BF16, &c, PATCHES_MAX, &m);
+    const uint64_t taken = before.memory_free - after.memory_free, planned = m.weight_bytes + m.device_bytes;
     print_message("    %llu bytes taken, %llu planned\n", (unsigned long long)taken, (unsigned long long)planned);
     assert_true(taken > 0 && taken <= planned);
     td_vision_close(v);
@@ -441,6 +442,81 @@ TEST(logits_with_images) {
 TEST(the_same_bits_in_every_way) {
     static const model_form FORMS[] = {{"deferred in halves", false, 1, 1, 5}, {"8 bits, deferred", true, 1, 0, 0}};
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) check_with_images(&FORMS[i], false);
+}
+
+/* A picture goes in, and transformers' logits come out: the model's own encoder, whichever card computes the rest. Between two
+ * pictures a text runs. */
+TEST(a_picture_in_and_logits_out) {
+    AT_END(model_run_close) model_run r;
+    json_auto_t                      *manifest = read_manifest(FOLDER);
+    const json_t                     *json;
+    const vision_sizes                s = read_sizes();
+    size_t                            index;
+    model_run_open(&r, &WITH(model_run_options, .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 2, .max_len = TOKENS_MAX,
+                             .max_patches = PATCHES_MAX));
+    const size_t            vocab = td_model_get_config(r.model)->vocab;
+    const td_vision_config *v = td_model_vision(r.model);
+    assert_true(v && v->depth == s.depth && v->token == 2);
+    json_array_foreach(json_object_get(manifest, "prompts"), index, json) {
+        prompt p = prompt_of(json);
+        size_t tokens = 0, at = 0;
+        for (uint32_t i = 0; i < p.n_images; i++) tokens += (size_t)p.images[i].rows * p.images[i].columns;
+        FREED float *pixels = member(&p, "pixels", tokens * MERGE * MERGE * s.values),
+                    *features = malloc((1 + s.n_taps) * tokens * s.out * sizeof *features),
+                    *want = member(&p, "logits", p.n * vocab), *got = malloc(p.n * vocab * sizeof *got);
+        for (uint32_t i = 0; i < p.n_images; i++) {
+            td_sequence_image *m = &p.images[i];
+            float             *to = features + (1 + s.n_taps) * at * s.out;
+            OK(td_model_encode_image(r.model, pixels + at * MERGE * MERGE * s.values, m->rows * MERGE, m->columns * MERGE,
+                                     to));
+            m->features = to;
+            at += (size_t)m->rows * m->columns;
+            run_between(&r);
+        }
+        const model_piece whole = piece_of(&p, 0, p.n);
+        model_run_forward(&r, &whole, 1);
+        model_run_logits(&r, p.n, got);
+        check_logits(got, want, p.n * vocab, "from pixels");
+    }
+    assert_int_equal(td_model_encode_image(r.model, NULL, 3, 2, NULL), TD_EINVAL);
+    assert_non_null(strstr(td_model_why(r.model, TD_EINVAL), "of even sides and at most 200 patches"));
+}
+
+/* What the encoder takes is in the model's memory, on a line of its own; without images there is none. */
+TEST(memory_of_images) {
+    td_model_memory memory[2];
+    td_npu_caps     caps;
+    uint64_t        taken[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        AT_END(model_run_close) model_run r;
+        model_run_open(&r, &WITH(model_run_options, .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 1, .w8a8 = true,
+                                 .max_len = TOKENS_MAX, .max_patches = k ? PATCHES_MAX : 0));
+        td_model_get_memory(r.model, &memory[k]);
+        assert_int_equal(td_model_vision(r.model) != NULL, k);
+        r.npu->ops->caps(r.npu, &caps);
+        taken[k] = caps.memory_total - caps.memory_free;
+    }
+    const uint64_t encoder = memory[1].encoder_weight_bytes + memory[1].encoder_scratch_bytes,
+                   rows = memory[1].device_scratch_bytes - memory[0].device_scratch_bytes;
+    assert_true(memory[0].encoder_weight_bytes == 0 && memory[0].encoder_scratch_bytes == 0);
+    assert_true(memory[1].encoder_weight_bytes > 0 && memory[1].encoder_scratch_bytes > 0 && rows > 0);
+    assert_true(td_model_memory_bytes(&memory[1], 1) >= td_model_memory_bytes(&memory[0], 1) + encoder + rows);
+    if (getenv("TD_TEST_DEVICE")) /* a device that counts its memory */
+        assert_true(taken[1] > taken[0] && taken[1] - taken[0] <= encoder + rows);
+}
+
+/* An encoder that is not served, or is not in the checkpoint, leaves a model of text. */
+TEST(text_without_the_encoder) {
+    static const char *const OVERRIDES[] = {"{\"vision_config\": {\"hidden_act\": \"gelu\"}}", "{\"vision_config\": null}",
+                                            "{\"vision_config\": {\"intermediate_size\": 60}}",
+                                            "{\"vision_config\": {\"depth\": 5}}"};
+    for (size_t i = 0; i < sizeof OVERRIDES / sizeof *OVERRIDES; i++) {
+        AT_END(model_run_close) model_run r;
+        model_run_open(&r, &WITH(model_run_options, .path = MODEL, .experts = TD_EXPERT_BF16, .n_seq = 2,
+                                 .override_json = OVERRIDES[i], .max_len = TOKENS_MAX, .max_patches = PATCHES_MAX));
+        assert_null(td_model_vision(r.model));
+        run_between(&r);
+    }
 }
 
 /* Without images a model that takes them has the bits of one that does not. */

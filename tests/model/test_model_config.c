@@ -417,6 +417,7 @@ TEST(qwen3_vl) {
     assert_true(c.vision.depth == 27 && c.vision.hidden == 1152 && c.vision.heads == 16 && c.vision.inter == 4304);
     assert_true(c.vision.patch == 16 && c.vision.side == 48 && c.vision.n_taps == 3 && c.vision.taps[2] == 24);
     assert_int_equal(td_vision_patch_values(&c.vision), 1536);
+    assert_true(c.vision.token == 151655 && !c.vision.why_not[0]);
     assert_int_equal(read_ok("configs/models/qwen3-vl-30b-a3b.json", "{\"vision_config\": null}").vision.depth, 0);
     assert_true(c.rope.axes.rows == 20 && c.rope.axes.columns == 20 && !td_rope_has_axes(&q3.rope.axes));
     assert_true(c.hidden == q3.hidden && c.heads == q3.heads && c.kv_heads == q3.kv_heads && c.moe_inter == q3.moe_inter);
@@ -438,6 +439,43 @@ TEST(qwen3_vl) {
     c = read_ok("configs/models/qwen3-vl-235b-a22b.json",
                 "{\"text_config\": {\"num_experts\": null, \"num_local_experts\": 64, \"rope_theta\": null}}");
     assert_true(c.n_experts == 64 && c.hidden == 4096 && c.heads == 64 && c.n_layers == 94 && c.rope.theta == 5e5);
+}
+
+/* Whose vision encoder is not served is served for text, and says why. */
+TEST(an_odd_encoder_leaves_text) {
+    static const struct {
+        const char *override, *says;
+    } CASES[] = {
+        {"{\"vision_config\": {\"hidden_act\": \"gelu\"}}", "vision_config.hidden_act is 'gelu'"},
+        {"{\"vision_config\": {\"in_channels\": 1}}", "vision_config.in_channels is 1, and only 3"},
+        {"{\"vision_config\": {\"temporal_patch_size\": 1}}", "vision_config.temporal_patch_size is 1"},
+        {"{\"vision_config\": {\"spatial_merge_size\": 3}}", "vision_config.spatial_merge_size is 3"},
+        {"{\"vision_config\": {\"patch_size\": [16, 16]}}", "vision_config.patch_size is not an integer"},
+        {"{\"vision_config\": {\"out_hidden_size\": 3584}}", "vision_config.out_hidden_size is 3584, and only 2048"},
+        {"{\"vision_config\": {\"num_heads\": 7}}", "vision_config.num_heads is 7"},
+        {"{\"vision_config\": {\"num_position_embeddings\": 2300}}",
+         "vision_config.num_position_embeddings is 2300, which is no square"},
+        {"{\"vision_config\": {\"deepstack_visual_indexes\": [8, 16, 27]}}",
+         "vision_config.deepstack_visual_indexes are not layers of 0 to 26"},
+        {"{\"vision_config\": {\"deepstack_visual_indexes\": [16, 8]}}",
+         "vision_config.deepstack_visual_indexes are not layers"},
+        {"{\"vision_config\": {\"deepstack_visual_indexes\": [-1, 8]}}",
+         "vision_config.deepstack_visual_indexes are not layers"},
+        {"{\"vision_config\": {\"deepstack_visual_indexes\": 8}}", "vision_config.deepstack_visual_indexes is not a list"},
+        {"{\"vision_config\": {\"deepstack_visual_indexes\": [0, 1, 2, 3, 4, 5, 6, 7, 8]}}",
+         "is not a list of at most 8 layers"},
+        {"{\"vision_config\": {\"rope_parameters\": {\"rope_type\": \"axial\", \"rope_theta\": 5000}}}",
+         "vision_config.rope_parameters.rope_theta is not 10000"},
+        {"{\"vision_config\": {\"rope_parameters\": {\"rope_type\": \"default\"}}}", "vision_config.rope_type is 'default'"},
+        {"{\"vision_config\": 3}", "vision_config is not an object"},
+        {"{\"image_token_id\": null}", "image_token_id is missing"},
+        {"{\"image_token_id\": 151936}", "image_token_id"},
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        const td_model_config c = read_ok("configs/models/qwen3-vl-30b-a3b.json", CASES[i].override);
+        assert_int_equal(c.vision.depth, 0);
+        if (!strstr(c.vision.why_not, CASES[i].says)) fail_msg("\"%s\" has no \"%s\"", c.vision.why_not, CASES[i].says);
+    }
 }
 
 TEST(kimi_delta_attention) {
@@ -785,36 +823,6 @@ TEST(impossible_and_unsupported_values_are_refused) {
          "text_config.mrope_interleaved is not true"},
         {"qwen3-vl-30b-a3b", "{\"text_config\": {\"rope_scaling\": {\"mrope_interleaved\": null}}}", TD_ENOTSUP,
          "text_config.mrope_interleaved is not true"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"hidden_act\": \"gelu\"}}", TD_ENOTSUP,
-         "vision_config.hidden_act is 'gelu'"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"in_channels\": 1}}", TD_ENOTSUP,
-         "vision_config.in_channels is 1, and only 3"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"temporal_patch_size\": 1}}", TD_ENOTSUP,
-         "vision_config.temporal_patch_size is 1"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"spatial_merge_size\": 3}}", TD_ENOTSUP,
-         "vision_config.spatial_merge_size is 3"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"patch_size\": [16, 16]}}", TD_EFORMAT,
-         "vision_config.patch_size is not an integer"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"out_hidden_size\": 3584}}", TD_ENOTSUP,
-         "vision_config.out_hidden_size is 3584, and only 2048"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"num_heads\": 7}}", TD_EFORMAT, "vision_config.num_heads is 7"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"num_position_embeddings\": 2300}}", TD_EFORMAT,
-         "vision_config.num_position_embeddings is 2300, which is no square"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [8, 16, 27]}}", TD_EFORMAT,
-         "vision_config.deepstack_visual_indexes are not layers of 0 to 26"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [16, 8]}}", TD_EFORMAT,
-         "vision_config.deepstack_visual_indexes are not layers"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [-1, 8]}}", TD_EFORMAT,
-         "vision_config.deepstack_visual_indexes are not layers"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": 8}}", TD_ENOTSUP,
-         "vision_config.deepstack_visual_indexes is not a list"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"deepstack_visual_indexes\": [0, 1, 2, 3, 4, 5, 6, 7, 8]}}", TD_ENOTSUP,
-         "is not a list of at most 8 layers"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"rope_parameters\": {\"rope_type\": \"axial\", \"rope_theta\": 5000}}}",
-         TD_ENOTSUP, "vision_config.rope_parameters.rope_theta is not 10000"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": {\"rope_parameters\": {\"rope_type\": \"default\"}}}", TD_ENOTSUP,
-         "vision_config.rope_type is 'default'"},
-        {"qwen3-vl-30b-a3b", "{\"vision_config\": 3}", TD_EFORMAT, "vision_config is not an object"},
         {"kimi-linear-48b-a3b", "{\"linear_attn_config\": null}", TD_EFORMAT,
          "linear_attn_config and layer_types are missing"},
         {"kimi-linear-48b-a3b", "{\"linear_attn_config\": 3}", TD_EFORMAT, "linear_attn_config is not an object"},

@@ -47,7 +47,8 @@ struct td_bridge {
     bool             unified, raw_choice;  /* as the device's caps */
     size_t           row_bytes[N_BUFFERS]; /* by buffer; 0: there is none */
     slot             slots[TD_BRIDGE_PARITIES];
-    bells           *bells; /* [max_ports] with doorbells */
+    bells           *bells;             /* [max_ports] with doorbells */
+    td_npu_stream   *branch[TD_HALVES]; /* where a half's sums come ahead; NULL: they do not */
     td_bridge_port  *ports;
     uint32_t         n_ports;
     td_bridge_pass   pass;               /* under way; written before n_begun rises */
@@ -125,7 +126,10 @@ static td_status allocate(td_bridge *b, td_error *err) {
                 TD_TRY(d->ops->alloc(d, bytes, buffer_at(&b->slots[p].dev, i), err));
         }
     if (b->c.handover != TD_HANDOVER_DOORBELL || !b->c.max_ports) return TD_OK;
-    return d->ops->host_alloc(d, b->c.max_ports * sizeof *b->bells, (void **)&b->bells, err);
+    TD_TRY(d->ops->host_alloc(d, b->c.max_ports * sizeof *b->bells, (void **)&b->bells, err));
+    const bool has_branches = d->ops->graph_fork && !b->unified;
+    for (int half = 0; half < TD_HALVES && has_branches; half++) TD_TRY(d->ops->stream_create(d, &b->branch[half], err));
+    return TD_OK;
 }
 
 static void set_error(td_bridge *b, td_status st) {
@@ -410,6 +414,8 @@ void td_bridge_close(td_bridge *b) {
         pthread_join(b->thread, NULL);
     }
     td_npu *d = b->c.npu;
+    for (int half = 0; half < TD_HALVES; half++)
+        if (b->branch[half]) d->ops->stream_destroy(d, b->branch[half]);
     for (int p = 0; p < TD_BRIDGE_PARITIES; p++)
         for (int i = 0; i < N_BUFFERS; i++) {
             void *host = *buffer_at(&b->slots[p].host, i), *dev = *buffer_at(&b->slots[p].dev, i);
@@ -527,26 +533,52 @@ static void add_carried(const td_bridge *b, td_carried *rows, td_bridge_buffers 
     }
 }
 
-td_status td_bridge_enqueue_submit(td_bridge_port *p, td_npu_stream *s, const td_step *step) {
-    td_bridge *b = p->bridge;
-    td_npu    *d = b->c.npu;
+/* What a collect carries. */
+static td_carried sums_of(const td_bridge_port *p, const td_step *step) {
     td_carried rows = {.step = step};
+    add_carried(p->bridge, &rows, &p->slot->dev, &p->slot->host, Y, Y);
+    if (p->before) add_carried(p->bridge, &rows, &p->before->dev, &p->before->host, Y_DEFERRED, Y_DEFERRED);
+    return rows;
+}
+
+static bool come_ahead(const td_bridge_port *p, const td_carried *sums, bool captured) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < sums->n; i++) bytes += sums->arrays[i].row_bytes * sums->step->max_tok;
+    return captured && p->bridge->branch[p->half] && bytes >= p->bridge->c.ahead_bytes;
+}
+
+/* By copies, since the stream itself may carry other rows at that time. */
+static td_status enqueue_ahead(td_bridge_port *p, td_npu_stream *s, const td_carried *sums) {
+    td_npu        *d = p->bridge->c.npu;
+    td_npu_stream *branch = p->bridge->branch[p->half];
+    TD_TRY(d->ops->graph_fork(d, s, branch));
+    TD_TRY(d->ops->bell_wait(d, branch, &p->bells->summed, NULL));
+    return td_carry_by_copies(d, branch, sums, TD_COPY_H2D);
+}
+
+td_status td_bridge_enqueue_submit(td_bridge_port *p, td_npu_stream *s, const td_step *step, bool captured) {
+    td_bridge       *b = p->bridge;
+    td_npu          *d = b->c.npu;
+    td_carried       rows = {.step = step};
+    const td_carried sums = sums_of(p, step);
     assert(step->first_row + step->max_tok <= b->c.spec->max_tok);
     add_carried(b, &rows, &p->slot->host, &p->slot->dev, X, LAST_UP);
-    if (p->bells) return d->ops->bell_ring(d, s, &p->bells->filled, &rows);
+    if (p->bells) {
+        TD_TRY(d->ops->bell_ring(d, s, &p->bells->filled, &rows));
+        return come_ahead(p, &sums, captured) ? enqueue_ahead(p, s, &sums) : TD_OK;
+    }
     TD_TRY(td_carry_by_copies(d, s, &rows, TD_COPY_D2H));
     return d->ops->host_call(d, s, submit_call, p);
 }
 
-td_status td_bridge_enqueue_collect(td_bridge_port *p, td_npu_stream *s, const td_step *step) {
-    td_bridge *b = p->bridge;
-    td_npu    *d = b->c.npu;
-    td_carried rows = {.step = step};
-    add_carried(b, &rows, &p->slot->dev, &p->slot->host, Y, Y);
-    if (p->before) add_carried(b, &rows, &p->before->dev, &p->before->host, Y_DEFERRED, Y_DEFERRED);
-    if (p->bells) return d->ops->bell_wait(d, s, &p->bells->summed, &rows);
+td_status td_bridge_enqueue_collect(td_bridge_port *p, td_npu_stream *s, const td_step *step, bool captured) {
+    td_bridge       *b = p->bridge;
+    td_npu          *d = b->c.npu;
+    const td_carried sums = sums_of(p, step);
+    if (come_ahead(p, &sums, captured)) return d->ops->graph_join(d, s, b->branch[p->half]);
+    if (p->bells) return d->ops->bell_wait(d, s, &p->bells->summed, &sums);
     TD_TRY(d->ops->host_call(d, s, collect_call, p));
-    return td_carry_by_copies(d, s, &rows, TD_COPY_H2D);
+    return td_carry_by_copies(d, s, &sums, TD_COPY_H2D);
 }
 
 static bool steps_are_on(const td_bridge *b) {

@@ -6,6 +6,8 @@
  *   enqueue_submit   carries x, ids and weights to the host (where memory is not shared) and says that the slot is filled; the
  *                    stream goes on at once, so the shared experts overlap the routed ones;
  *   enqueue_collect  waits until the ticket's immediate sum and the previous layer's deferred one are there, then carries both to the device.
+ * In a capture, sums of many rows come ahead (ahead_bytes): a branch of the capture, one for each half, forks behind the
+ * submit. It waits for the sums and carries them, while the stream has other work; the collect joins it.
  * "Says" and "waits" have two forms (td_handover), chosen when the bridge is opened:
  *   host call  a function of ours, called in stream order: submit_call counts the ticket, collect_call waits for the expert thread's count;
  *              rows go by copies, submit_call behind them and collect_call before;
@@ -44,6 +46,9 @@
 
 #define TD_HALVES 2
 
+/** td_bridge_config.ahead_bytes of who serves: fewer take less time over a link than a branch of a capture costs. */
+#define TD_SUMS_AHEAD_BYTES ((size_t)1 << 20)
+
 typedef struct td_bridge      td_bridge;
 typedef struct td_bridge_port td_bridge_port;
 
@@ -57,6 +62,9 @@ typedef struct {
     td_handover              handover;  /* host calls are used without async, whatever this says */
     bool                     x_int8;    /* the device gives the experts' input as int8 codes and scales */
     bool                     in_parts;  /* the device has some of the experts: sums are given as td_ffn_args.in_parts */
+    /** In a capture, sums of so many bytes and more come ahead: to the device as soon as they are there. That takes doorbells,
+     * and a device of two memories whose captures have branches. */
+    size_t ahead_bytes;
     /** Told what the routers chose, ids [n_tok, top_k] of rows first_row on, before a ticket runs; on the thread that runs
      * it. NULL: nobody wants to know. */
     void (*chosen)(void *user, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids);
@@ -110,10 +118,11 @@ TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_
  * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the collect
  * of the same half's next MoE layer; the last MoE layer defers nothing. (Expert deferral as published for KTransformers, but
  * per token, so that a token's result does not depend on the batch.) Every submit is collected once, in order.
- * @param step the half's, of the pass that these operations will be part of. @return TD_EDEVICE when the stream failed.
+ * @param step the half's, of the pass that these operations will be part of.
+ * @param captured whether s is being captured; the same for both. @return TD_EDEVICE when the stream failed.
  */
-TD_NODISCARD td_status td_bridge_enqueue_submit(td_bridge_port *port, td_npu_stream *s, const td_step *step);
-TD_NODISCARD td_status td_bridge_enqueue_collect(td_bridge_port *port, td_npu_stream *s, const td_step *step);
+TD_NODISCARD td_status td_bridge_enqueue_submit(td_bridge_port *port, td_npu_stream *s, const td_step *step, bool captured);
+TD_NODISCARD td_status td_bridge_enqueue_collect(td_bridge_port *port, td_npu_stream *s, const td_step *step, bool captured);
 
 /** What runs on the stream until td_bridge_end_pass. Borrowed until then; the steps' host counts stay as they are. */
 typedef struct {

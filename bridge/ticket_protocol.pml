@@ -20,8 +20,9 @@
  * Memory is sequentially consistent here. In C a signal's value and n_sleeping are (seq_cst), and the data is published by
  * raising a count or ringing a bell (release) and seen by who read it (acquire). A sum takes time: it is written, and x is
  * read, in two steps. With two memories the rows are carried by the stream within the spans in which this model has the
- * device write x and read y, so one memory covers both. Who polls a bell looks once, and again when there is something new:
- * looks in between are that first one.
+ * device write x and read y, so one memory covers both. Sums that come ahead (td_bridge_config.ahead_bytes) are read between
+ * their bell and the collect that joins the branch; here they are read at the collect. Who polls a bell looks once, and again
+ * when there is something new: looks in between are that first one.
  *
  * -DFORM=HOST_CALL|DOORBELL    the form of hand-over
  * -DDEFER=0|1                  whether layers defer

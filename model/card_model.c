@@ -330,13 +330,15 @@ void td_card_model_keep_weights(const td_card_model *c) {
 
 /* ---- captures ---------------------------------------------------------------------------------- */
 
-static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, bool is_streamed, const td_step_bucket *bucket) {
+static td_status enqueue_pass(td_card_model *c, td_pass_kind kind, td_pass_form form, const td_step_bucket *bucket) {
     td_npu *d = c->npu;
     TD_TRY(td_step_buf_enqueue_upload(c->model->rows_aside ? &c->aside : &c->step, bucket, c->stream));
-    if (c->model->resident && !is_streamed) TD_TRY(td_resident_enqueue_table(c->model->resident, c->shard.index, c->stream));
-    TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket, is_streamed));
+    if (c->model->resident && !form.streamed)
+        TD_TRY(td_resident_enqueue_table(c->model->resident, c->shard.index, c->stream));
+    TD_TRY(td_program_enqueue(&c->program[kind], d, c->stream, bucket, form));
     bool with_head = kind == TD_PASS_FORWARD && c->model->part.whole;
-    return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket, false) : TD_OK;
+    form.streamed = false;
+    return with_head ? td_program_enqueue(&c->program[TD_PASS_HEAD], d, c->stream, bucket, form) : TD_OK;
 }
 
 /* The pass over the bucket as a graph, recorded when it is needed first. A graph holds no counts: it serves every step of
@@ -353,7 +355,7 @@ static td_status capture(td_card_model *c, td_pass_kind kind, bool is_streamed, 
     if (c->model->resident) td_resident_pause(c->model->resident);
     td_status st = d->ops->graph_begin(d, c->stream), ended = TD_OK;
     if (st == TD_OK) {
-        st = enqueue_pass(c, kind, is_streamed, bucket);
+        st = enqueue_pass(c, kind, (td_pass_form){.streamed = is_streamed, .captured = true}, bucket);
         ended = d->ops->graph_end(d, c->stream, st == TD_OK ? graph : NULL, err);
     }
     if (c->model->resident) td_resident_resume(c->model->resident);
@@ -547,7 +549,8 @@ td_status td_card_model_run(td_card_model *c) {
     td_status       st = TD_OK;
     if (m->pass.kind == TD_PASS_FORWARD) st = td_card_model_enqueue_images(c, m->rows, c->bucket->whole.first_row);
     if (st == TD_OK)
-        st = c->graph ? d->ops->graph_launch(d, c->stream, c->graph) : enqueue_pass(c, m->pass.kind, false, c->bucket);
+        st = c->graph ? d->ops->graph_launch(d, c->stream, c->graph)
+                      : enqueue_pass(c, m->pass.kind, (td_pass_form){0}, c->bucket);
     if (st == TD_OK) st = download_logits(c);
     if (st != TD_OK) let_others_go(c);
     td_status synced = d->ops->stream_sync(d, c->stream); /* even after a failure, since nothing may run on */

@@ -56,6 +56,7 @@ static td_bridge_config bridge_config(const td_model *m) {
                               .handover = m->handover,
                               .x_int8 = m->int8_experts,
                               .in_parts = m->part.resident > 0,
+                              .ahead_bytes = m->probe.sums_ahead ? 0 : TD_SUMS_AHEAD_BYTES,
                               .chosen = m->part.resident ? note_chosen : NULL,
                               .user = m->resident};
 }
@@ -445,6 +446,13 @@ static td_status measure_handover(td_npu *d, td_npu_caps *caps, td_error *err) {
     return TD_OK;
 }
 
+/* @param suits the device */
+static td_handover wanted_handover(const td_model_probe *probe, td_handover suits) {
+    if (probe->sums_ahead) return TD_HANDOVER_DOORBELL;
+    if (!probe->other_handover) return suits;
+    return suits == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL;
+}
+
 static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     uint32_t    n = m->spec.n_cards;
     td_npu_caps caps;
@@ -459,9 +467,7 @@ static td_status open_cards(td_model *m, td_npu *const *npus, td_error *err) {
     m->id_bytes = td_npu_id_bytes(&caps);
     m->groups_in_floats = caps.groups_in_floats;
     m->kv_spare_pages = caps.kv_spare ? (uint32_t)td_div_up(td_step_spare_rows(m->spec.max_tok), TD_KV_PAGE) : 0;
-    m->handover = m->probe.other_handover
-                      ? (caps.handover == TD_HANDOVER_DOORBELL ? TD_HANDOVER_HOST_CALL : TD_HANDOVER_DOORBELL)
-                      : caps.handover;
+    m->handover = wanted_handover(&m->probe, caps.handover);
     m->cards = aligned_alloc(TD_CPU_LINE, td_round_up(n * sizeof *m->cards, TD_CPU_LINE));
     if (!m->cards) return td_fail(err, TD_ENOMEM, "out of memory for the cards");
     memset(m->cards, 0, n * sizeof *m->cards);

@@ -32,6 +32,7 @@ typedef enum {
 typedef struct {
     td_experts_left experts_left;   /* for benchmarks; must be TD_EXPERTS_LEFT_NOTHING if the device has the experts */
     bool            other_handover; /* for tests: use the form of hand-over that the device would not choose */
+    bool            sums_ahead;     /* for tests: by doorbells, sums of any size come ahead (td_bridge_config.ahead_bytes) */
     uint64_t        residency_seed; /* for tests: which experts are resident is drawn, anew in each pass; 0: the policy's */
     bool            keep_routing;   /* keep what the routers chose, for td_model_get_routing */
     td_layer_tap    layer_tap; /* sees every layer of the main model; steps are not split into halves then. NULL if unused */

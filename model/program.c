@@ -384,11 +384,12 @@ static td_status enqueue_streamed(const td_op *op, td_npu_stream *s, bool is_fir
 }
 
 /* Those of streamed passes aside. */
-static td_status enqueue_op(const td_op *op, uint32_t half, td_npu *d, td_npu_stream *s, const td_step *step) {
+static td_status enqueue_op(const td_op *op, uint32_t half, td_npu *d, td_npu_stream *s, const td_step *step,
+                            bool captured) {
     switch (op->kind) {
         case TD_OP_BLOCK: return d->ops->enqueue(d, s, op->block.built, step);
-        case TD_OP_SUBMIT: return td_bridge_enqueue_submit(op->handover.port[half], s, step);
-        case TD_OP_COLLECT: return td_bridge_enqueue_collect(op->handover.port[half], s, step);
+        case TD_OP_SUBMIT: return td_bridge_enqueue_submit(op->handover.port[half], s, step, captured);
+        case TD_OP_COLLECT: return td_bridge_enqueue_collect(op->handover.port[half], s, step, captured);
         case TD_OP_SHOW: return enqueue_show(op, d, s, step);
         case TD_OP_CALL: return d->ops->host_call(d, s, op->call.fn, op->call.arg[half]);
         case TD_OP_TAKE:
@@ -399,14 +400,14 @@ static td_status enqueue_op(const td_op *op, uint32_t half, td_npu *d, td_npu_st
 }
 
 td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
-                             bool is_streamed) {
+                             td_pass_form form) {
     const uint32_t  n_halves = halves_of(p, bucket);
     td_program_walk w = {0};
     uint32_t        half;
     for (const td_op *op; (op = next_op(p, n_halves, &w, &half));) {
         const bool moves = op->kind == TD_OP_TAKE || op->kind == TD_OP_LEAVE;
-        if (moves && is_streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == n_halves));
-        TD_TRY(enqueue_op(op, half, d, s, step_of(bucket, n_halves, half)));
+        if (moves && form.streamed) TD_TRY(enqueue_streamed(op, s, half == 0, half + 1 == n_halves));
+        TD_TRY(enqueue_op(op, half, d, s, step_of(bucket, n_halves, half), form.captured));
     }
     return TD_OK;
 }
@@ -432,7 +433,7 @@ td_status td_program_enqueue_next(const td_program *p, td_npu *d, td_npu_stream 
         TD_TRY(d->ops->enqueue_part(d, s, op->block.built, step, &cursor->part));
         if (++cursor->part.i < cursor->part.n) return TD_OK;
     } else {
-        TD_TRY(enqueue_op(op, half, d, s, step));
+        TD_TRY(enqueue_op(op, half, d, s, step, false));
     }
     cursor->n_submitted += op->kind == TD_OP_SUBMIT;
     cursor->n_collected += op->kind == TD_OP_COLLECT;
@@ -446,7 +447,7 @@ td_status td_program_enqueue_again(const td_program *p, td_npu_stream *s, const 
                                    const td_program_cursor *cursor) {
     const uint32_t n_halves = halves_of(p, bucket);
     for (uint32_t n = cursor->n_collected; n < cursor->n_submitted; n++)
-        TD_TRY(td_bridge_enqueue_submit(p->order[n_halves - 1][n], s, step_of(bucket, n_halves, n % n_halves)));
+        TD_TRY(td_bridge_enqueue_submit(p->order[n_halves - 1][n], s, step_of(bucket, n_halves, n % n_halves), false));
     return TD_OK;
 }
 

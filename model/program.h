@@ -63,10 +63,15 @@ typedef struct td_outline {
 TD_NODISCARD td_status td_program_outline(const td_program_spec *s, uint32_t n_halves, td_outline *out, td_error *err);
 void                   td_outline_free(td_outline *o);
 
-/** Enqueue it for a bucket: in halves where the bucket has them and the program has ports for them.
- * @param is_streamed with the operations of streamed passes. */
+/** How a pass is enqueued. */
+typedef struct {
+    bool streamed; /* with the operations of streamed passes */
+    bool captured; /* the stream is being captured */
+} td_pass_form;
+
+/** Enqueue it for a bucket: in halves where the bucket has them and the program has ports for them. */
 TD_NODISCARD td_status td_program_enqueue(const td_program *p, td_npu *d, td_npu_stream *s, const td_step_bucket *bucket,
-                                          bool is_streamed);
+                                          td_pass_form form);
 
 /** A place in the order in which operations are enqueued: before its first one, all zeroes. */
 typedef struct {

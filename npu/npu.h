@@ -924,6 +924,14 @@ struct td_npu_ops {
     /** @param out NULL: what was recorded is thrown away. */
     TD_NODISCARD td_status (*graph_end)(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
     TD_NODISCARD td_status (*graph_launch)(td_npu *d, td_npu_stream *s, td_npu_graph *g);
+    /* Branches of a capture; both functions are NULL where a capture has one stream. */
+    /** While s is captured: what is enqueued on another stream, `branch`, is recorded too until it is joined. It runs behind
+     * what was recorded of s before, and beside what follows there. What waits in a branch for a bell must have all that the
+     * ring needs before the fork: a device may run one after the other. */
+    TD_NODISCARD td_status (*graph_fork)(td_npu *d, td_npu_stream *s, td_npu_stream *branch);
+    /** What follows on s runs behind the branch. Each one is joined before graph_end, unless that throws away what was
+     * recorded. */
+    TD_NODISCARD td_status (*graph_join)(td_npu *d, td_npu_stream *s, td_npu_stream *branch);
     void (*graph_destroy)(td_npu *d, td_npu_graph *g);
 
     /* Several cards of one backend as one tensor-parallel device. These functions may be taken from the table of any

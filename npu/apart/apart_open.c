@@ -241,6 +241,14 @@ static td_status graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g) {
     return fails(d) ? TD_EDEVICE : td_host_graph_launch(d, s, g);
 }
 
+static td_status graph_fork(td_npu *d, td_npu_stream *s, td_npu_stream *branch) {
+    return fails(d) ? TD_EDEVICE : td_host_graph_fork(d, s, branch);
+}
+
+static td_status graph_join(td_npu *d, td_npu_stream *s, td_npu_stream *branch) {
+    return fails(d) ? TD_EDEVICE : td_host_graph_join(d, s, branch);
+}
+
 static td_status enqueue(td_npu *d, td_npu_stream *s, td_npu_block *b, const td_step *step) {
     return fails(d) ? TD_EDEVICE : td_host_enqueue(d, s, b, step);
 }
@@ -319,6 +327,8 @@ static const td_npu_ops OPS = {
     .graph_begin = graph_begin,
     .graph_end = graph_end,
     .graph_launch = graph_launch,
+    .graph_fork = graph_fork,
+    .graph_join = graph_join,
     .graph_destroy = td_host_graph_destroy,
     .group_create = group_create,
     .group_destroy = td_host_group_destroy,

@@ -79,6 +79,8 @@ typedef struct {
     td_status (*capture_begin)(td_npu_stream *s);
     /** @param keep false: what was recorded is thrown away; g is closed next, also after a failure. */
     td_status (*capture_end)(td_npu_stream *s, td_npu_graph *g, bool keep, td_error *err);
+    /** What follows on s runs behind what is on `other` now. Only in captures of one of the two. NULL: there are no branches. */
+    td_status (*follow)(td_npu_stream *s, td_npu_stream *other);
     /** Run what was recorded, in stream order. */
     td_status (*launch)(td_npu_stream *s, td_npu_graph *g);
     /** Give back what the backend has in g besides its td_card_graph. Binds the context itself, if it needs to. */

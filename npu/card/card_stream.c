@@ -102,11 +102,49 @@ td_status td_card_graph_begin(td_npu *base, td_npu_stream *s) {
     return st;
 }
 
+static td_npu_stream **branch_at(td_npu_stream *s, const td_npu_stream *branch) {
+    for (uint32_t i = 0; i < TD_CARD_BRANCHES; i++)
+        if (of(s)->branch[i] == branch) return &of(s)->branch[i];
+    return NULL;
+}
+
+td_status td_card_graph_fork(td_npu *base, td_npu_stream *s, td_npu_stream *branch) {
+    td_card        *c = (td_card *)base;
+    td_npu_stream **at = branch_at(s, NULL);
+    if (!of(s)->capture || !at || branch == s || of(branch)->capture || of(branch)->trunk) return TD_EINVAL;
+    TD_TRY(td_card_enter(c));
+    TD_TRY(c->driver->follow(branch, s));
+    *at = branch;
+    of(branch)->trunk = s;
+    return TD_OK;
+}
+
+td_status td_card_graph_join(td_npu *base, td_npu_stream *s, td_npu_stream *branch) {
+    td_card        *c = (td_card *)base;
+    td_npu_stream **at = branch_at(s, branch);
+    if (!branch || !at) return TD_EINVAL;
+    TD_TRY(td_card_enter(c));
+    TD_TRY(c->driver->follow(s, branch));
+    *at = NULL;
+    of(branch)->trunk = NULL;
+    return TD_OK;
+}
+
+/* Of a capture that is thrown away: a runtime wants it whole, too. */
+static void join_rest(td_npu *base, td_npu_stream *s) {
+    for (uint32_t i = 0; i < TD_CARD_BRANCHES; i++) {
+        td_npu_stream *branch = of(s)->branch[i];
+        if (!branch || td_card_graph_join(base, s, branch) == TD_OK) continue;
+        of(branch)->trunk = of(s)->branch[i] = NULL; /* what failed is in the log, and the capture is void */
+    }
+}
+
 td_status td_card_graph_end(td_npu *base, td_npu_stream *s, td_npu_graph **out, td_error *err) {
     td_card      *c = (td_card *)base;
     td_npu_graph *g = of(s)->capture;
     if (out) *out = NULL;
     if (!g) return td_fail(err, TD_EINVAL, "the stream is not being captured");
+    join_rest(base, s);
     of(s)->capture = NULL;
     td_status st = td_card_enter(c);
     if (st == TD_OK) st = c->driver->capture_end(s, g, out != NULL, err);

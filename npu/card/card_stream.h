@@ -4,10 +4,14 @@
 
 #include "npu/card/card.h"
 
+#define TD_CARD_BRANCHES 2 /* of a capture, at a time */
+
 /** First member of a backend's td_npu_stream. */
 typedef struct {
-    td_card      *card;
-    td_npu_graph *capture; /* what is being recorded; NULL: what is enqueued runs */
+    td_card       *card;
+    td_npu_graph  *capture;                  /* what is being recorded of this stream; or NULL */
+    td_npu_stream *trunk;                    /* whose capture this one is a branch of; or NULL */
+    td_npu_stream *branch[TD_CARD_BRANCHES]; /* of its capture, that are not joined; or NULL */
 } td_card_stream;
 
 /** First member of a backend's td_npu_graph. */
@@ -15,16 +19,22 @@ typedef struct {
     uint64_t down_bytes, up_bytes; /* that one launch copies */
 } td_card_graph;
 
+/** What records what is enqueued; NULL: it runs. */
+static inline td_npu_graph *td_card_recorded(const td_npu_stream *s) {
+    const td_card_stream *of = (const td_card_stream *)s;
+    return of->trunk ? ((const td_card_stream *)of->trunk)->capture : of->capture;
+}
+
 /** Count n calls that gave the card work on this stream. Calls that are only recorded do not count. */
 static inline void td_card_launched(td_npu_stream *s, uint32_t n) {
     td_card_stream *of = (td_card_stream *)s;
-    if (!of->capture) atomic_fetch_add_explicit(&of->card->given.launches, n, memory_order_relaxed);
+    if (!td_card_recorded(s)) atomic_fetch_add_explicit(&of->card->given.launches, n, memory_order_relaxed);
 }
 
 /** Count bytes that go over the link, to the device or from it. */
 static inline void td_card_linked(td_npu_stream *s, td_copy_kind kind, uint64_t bytes) {
     td_card_stream *of = (td_card_stream *)s;
-    td_card_graph  *g = (td_card_graph *)of->capture;
+    td_card_graph  *g = (td_card_graph *)td_card_recorded(s);
     bool            down = kind == TD_COPY_H2D;
     if (g)
         *(down ? &g->down_bytes : &g->up_bytes) += bytes;
@@ -47,9 +57,12 @@ TD_NODISCARD td_status td_card_bell_wait(td_npu *d, td_npu_stream *s, td_bell *b
 TD_NODISCARD td_status td_card_graph_begin(td_npu *d, td_npu_stream *s);
 TD_NODISCARD td_status td_card_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
 TD_NODISCARD td_status td_card_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);
+/** TD_CARD_BRANCHES at a time. For backends whose driver has `follow`. */
+TD_NODISCARD td_status td_card_graph_fork(td_npu *d, td_npu_stream *s, td_npu_stream *branch);
+TD_NODISCARD td_status td_card_graph_join(td_npu *d, td_npu_stream *s, td_npu_stream *branch);
 void                   td_card_graph_destroy(td_npu *d, td_npu_graph *g);
 
-/** The functions of td_npu_ops that a backend over a td_card_driver has of here, bells apart. */
+/** The functions of td_npu_ops that a backend over a td_card_driver has of here, bells and branches apart. */
 #define TD_CARD_OPS                                                                                                       \
     .report = td_card_report, .stats = td_card_stats_get, .lost = td_card_lost, .alloc = td_card_alloc,                   \
     .free = td_card_free, .host_alloc = td_card_host_alloc, .host_free = td_card_host_free,                               \

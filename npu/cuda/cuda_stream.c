@@ -5,12 +5,16 @@
 
 td_status td_cuda_stream_open(td_npu_stream *s, td_error *err) {
     td_cuda_npu *d = td_cuda_of(s);
-    return td_cuda_done(d, "cuStreamCreate", d->cu->cuStreamCreate(&s->stream, TD_CU_STREAM_NON_BLOCKING), err);
+    TD_TRY(td_cuda_done(d, "cuStreamCreate", d->cu->cuStreamCreate(&s->stream, TD_CU_STREAM_NON_BLOCKING), err));
+    td_status st = td_cuda_done(d, "cuEventCreate", d->cu->cuEventCreate(&s->event, TD_CU_EVENT_DISABLE_TIMING), err);
+    if (st != TD_OK) (void)td_cuda_done(d, "cuStreamDestroy", d->cu->cuStreamDestroy(s->stream), NULL);
+    return st;
 }
 
 void td_cuda_stream_close(td_npu_stream *s) {
     td_cuda_npu *d = td_cuda_of(s);
     (void)d->cu->cuStreamSynchronize(s->stream);
+    (void)td_cuda_done(d, "cuEventDestroy", d->cu->cuEventDestroy(s->event), NULL);
     (void)td_cuda_done(d, "cuStreamDestroy", d->cu->cuStreamDestroy(s->stream), NULL);
 }
 
@@ -46,6 +50,13 @@ td_status td_cuda_capture_begin(td_npu_stream *s) {
     TD_TRY(td_cuda_scratch_ready(d));
     return td_cuda_accepted(d, "cuStreamBeginCapture",
                             d->cu->cuStreamBeginCapture(s->stream, TD_CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+}
+
+/* An event may be recorded again at once: a wait is for what it was when the wait was recorded. */
+td_status td_cuda_follow(td_npu_stream *s, td_npu_stream *other) {
+    td_cuda_npu *d = td_cuda_of(s);
+    TD_TRY(td_cuda_accepted(d, "cuEventRecord", d->cu->cuEventRecord(other->event, other->stream)));
+    return td_cuda_accepted(d, "cuStreamWaitEvent", d->cu->cuStreamWaitEvent(s->stream, other->event, 0));
 }
 
 td_status td_cuda_capture_end(td_npu_stream *s, td_npu_graph *g, bool keep, td_error *err) {

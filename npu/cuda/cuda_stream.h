@@ -13,6 +13,7 @@ struct td_npu_graph {
 struct td_npu_stream {
     td_card_stream base; /* first */
     td_cu_stream   stream;
+    td_cu_event    event; /* for streams that follow this one */
 };
 
 static inline td_cuda_npu *td_cuda_of(const td_npu_stream *s) {
@@ -27,6 +28,7 @@ TD_NODISCARD td_status td_cuda_copy(td_npu_stream *s, void *dst, const void *src
 TD_NODISCARD td_status td_cuda_host_call(td_npu_stream *s, td_host_fn fn, void *arg);
 /** Makes the scratch large enough first: in captures no memory can be taken. */
 TD_NODISCARD td_status td_cuda_capture_begin(td_npu_stream *s);
+TD_NODISCARD td_status td_cuda_follow(td_npu_stream *s, td_npu_stream *other);
 TD_NODISCARD td_status td_cuda_capture_end(td_npu_stream *s, td_npu_graph *g, bool keep, td_error *err);
 TD_NODISCARD td_status td_cuda_graph_launch(td_npu_stream *s, td_npu_graph *g);
 void                   td_cuda_graph_close(td_card *c, td_npu_graph *g);

@@ -325,5 +325,7 @@ td_status td_host_enqueue_part(td_npu *d, td_npu_stream *s, td_npu_block *b, con
 td_status td_host_graph_begin(td_npu *d, td_npu_stream *s);
 td_status td_host_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_error *err);
 td_status td_host_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g);
+td_status td_host_graph_fork(td_npu *d, td_npu_stream *s, td_npu_stream *branch); /* with own_threads */
+td_status td_host_graph_join(td_npu *d, td_npu_stream *s, td_npu_stream *branch);
 
 #endif

@@ -3,7 +3,7 @@
  *
  * DESIGN. Every enqueuing call makes an op and submits it. A stream without a thread runs it at once; a stream with one puts
  * it in a ring that its thread empties in order; a stream that is being captured appends it to the graph. A launch is one
- * op, which runs the graph's in order. A block op holds the device's lock while it runs; host calls and copies do not. An op
+ * op, which runs the graph's in order; those of a branch go to the branch's ring when their turn comes. A block op holds the device's lock while it runs; host calls and copies do not. An op
  * that fails stops nothing on a stream with a thread, which keeps the first failure until it is synchronised.
  *
  * With TD_CHAOS_SEED every op is preceded by a random delay, with TD_CHAOS_FAIL_OP a block fails (core/threads/chaos.h).
@@ -22,12 +22,14 @@
 #include "npu/host/host_device.h"
 
 #define RING_OPS 1024
+#define NAP_NS 20000
 #define SPIN_US 300 /* of an empty ring's thread: a step's head follows its layers within microseconds */
 
-typedef enum { OP_BLOCK, OP_COPY, OP_HOST_CALL, OP_RING, OP_WAIT, OP_GRAPH } op_kind;
+typedef enum { OP_BLOCK, OP_COPY, OP_HOST_CALL, OP_RING, OP_WAIT, OP_GRAPH, OP_JOIN } op_kind;
 
 typedef struct {
-    op_kind kind;
+    op_kind        kind;
+    td_npu_stream *branch; /* in a graph: whose op it is, or who is joined; NULL: of the stream that is captured */
     union {
         struct {
             const td_npu_block *block;
@@ -57,6 +59,7 @@ struct td_npu_graph {
 struct td_npu_stream {
     td_host_npu    *device;
     td_npu_graph   *capture; /* or NULL */
+    td_npu_stream  *trunk;   /* whose capture this stream is a branch of; or NULL */
     td_status       status;  /* the first failure since the last sync */
     pthread_t       thread;  /* with own_threads; the rest is its ring */
     pthread_mutex_t lock;
@@ -182,6 +185,12 @@ static td_status run_block(td_host_npu *d, const td_npu_block *b, const td_step 
     return status;
 }
 
+/* A branch waits beside the stream that has the core: it sleeps between looks. */
+static void await_bell(const td_npu_stream *s, const op *o) {
+    while (o->branch && atomic_load_explicit(o->bell, memory_order_acquire) == 0) wait_until(td_trace_now() + NAP_NS);
+    td_bell_await(o->bell, td_pool_spin(s->device->pool).us * UINT64_C(1000));
+}
+
 static td_status run_op(td_npu_stream *s, const op *o) {
     uint64_t  begin;
     td_status status = TD_OK;
@@ -202,17 +211,42 @@ static td_status run_op(td_npu_stream *s, const op *o) {
         case OP_RING: atomic_store_explicit(o->bell, 1, memory_order_release); break; /* with who polls it */
         case OP_WAIT:
             begin = td_trace_begin();
-            td_bell_await(o->bell, td_pool_spin(s->device->pool).us * UINT64_C(1000));
+            await_bell(s, o);
             td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_DEVICE, .name = "wait for bell"});
             break;
-        case OP_GRAPH: break; /* run_graph's */
+        case OP_GRAPH:
+        case OP_JOIN: break; /* run_graph's */
     }
     return status;
 }
 
+/* Into the ring of a stream with a thread. */
+static void put(td_npu_stream *s, const op *o) {
+    pthread_mutex_lock(&s->lock);
+    while (s->submitted - s->finished == RING_OPS) pthread_cond_wait(&s->changed, &s->lock);
+    s->ring[s->submitted++ % RING_OPS] = *o;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static td_status run_join(td_npu_stream *branch) {
+    const uint64_t  begin = td_trace_begin();
+    const td_status status = td_host_stream_sync(&branch->device->base, branch);
+    td_trace_end(begin, &(td_trace_label){.tier = TD_TRACE_DEVICE, .name = "wait for branch"});
+    return status;
+}
+
+/* An op of a graph. */
+static td_status run_node(td_npu_stream *s, const op *o) {
+    if (!o->branch) return run_op(s, o);
+    if (o->kind == OP_JOIN) return run_join(o->branch);
+    put(o->branch, o);
+    return TD_OK;
+}
+
 static td_status run_graph(td_npu_stream *s, const td_npu_graph *g) {
     for (size_t i = 0; i < g->n; i++) {
-        td_status status = run_op(s, &g->ops[i]);
+        td_status status = run_node(s, &g->ops[i]);
         if (status == TD_OK) continue;
         if (!s->device->config.own_threads) return status;
         if (s->status == TD_OK) s->status = status;
@@ -274,15 +308,16 @@ static td_status capture_op(td_npu_graph *g, const op *o) {
 }
 
 static td_status submit(td_npu_stream *s, const op *o) {
+    if (s->trunk && s->trunk->capture) {
+        op node = *o;
+        node.branch = s;
+        return capture_op(s->trunk->capture, &node);
+    }
     if (s->capture) return capture_op(s->capture, o);
     td_card_count(&s->device->given.launches);
     if (o->kind == OP_GRAPH) td_card_count(&s->device->given.replays);
     if (!s->device->config.own_threads) return run(s, o);
-    pthread_mutex_lock(&s->lock);
-    while (s->submitted - s->finished == RING_OPS) pthread_cond_wait(&s->changed, &s->lock);
-    s->ring[s->submitted++ % RING_OPS] = *o;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    put(s, o);
     return TD_OK;
 }
 
@@ -398,4 +433,18 @@ td_status td_host_graph_end(td_npu *d, td_npu_stream *s, td_npu_graph **out, td_
 td_status td_host_graph_launch(td_npu *d, td_npu_stream *s, td_npu_graph *g) {
     (void)d;
     return s->capture ? TD_EINVAL : submit(s, &(op){.kind = OP_GRAPH, .graph = g});
+}
+
+td_status td_host_graph_fork(td_npu *d, td_npu_stream *s, td_npu_stream *branch) {
+    (void)d;
+    if (!s->capture || branch == s || branch->capture) return TD_EINVAL;
+    branch->trunk = s;
+    return TD_OK;
+}
+
+td_status td_host_graph_join(td_npu *d, td_npu_stream *s, td_npu_stream *branch) {
+    (void)d;
+    if (!s->capture || branch->trunk != s) return TD_EINVAL;
+    branch->trunk = NULL;
+    return capture_op(s->capture, &(op){.kind = OP_JOIN, .branch = branch});
 }

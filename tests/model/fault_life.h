@@ -28,6 +28,7 @@ typedef struct {
 typedef struct {
     const char *device, *folder; /* of tests/data/golden */
     uint32_t    n_cards, device_experts;
+    bool        sums_ahead;
 } life_case;
 
 /* A prompt, and a token after it; a pass that fails is run again, unless a card is lost, as the engine does. */
@@ -76,7 +77,8 @@ static inline life live(const life_case *c) {
     spec.max_seq = 2;
     spec.max_out = 2;
     spec.n_pages = 2;
-    l.opened = td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, NULL, &placed, &err);
+    const td_model_probe probe = {.sums_ahead = c->sums_ahead};
+    l.opened = td_placed_model_open(&spec, &(td_model_room){.expert_pool = pool}, &probe, &placed, &err);
     if (l.opened == TD_OK) {
         l.opened = td_model_load(placed.model, placed.shares.n_pages, &err);
         if (l.opened == TD_OK) run_passes(placed.model, &l);

@@ -83,9 +83,10 @@ void model_run_open(model_run *r, const model_run_options *o) {
     r->n_pages = r->pages_per_seq * o->n_seq;
     td_model_spec  spec = td_model_spec_of(repo_path(o->path), max_tok);
     td_model_room  room = {.expert_pool = r->pool, .npu_pools = r->n_npu_pools ? r->npu_pools : NULL};
-    td_model_probe probe = WITH(td_model_probe, .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
-                                .residency_seed = o->residency_seed, .keep_routing = true, .layer_tap = o->layer_tap,
-                                .rows_tap = o->rows_tap, .user = o->tap_user);
+    td_model_probe probe =
+        WITH(td_model_probe, .other_handover = o->other_handover || getenv("TD_TEST_OTHER_HANDOVER"),
+             .sums_ahead = o->sums_ahead || getenv("TD_TEST_SUMS_AHEAD"), .residency_seed = o->residency_seed,
+             .keep_routing = true, .layer_tap = o->layer_tap, .rows_tap = o->rows_tap, .user = o->tap_user);
     spec.checkpoint = o->checkpoint;
     spec.cpu_weight_path = o->cpu_weight_path;
     spec.override_json = o->override_json;

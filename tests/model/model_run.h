@@ -34,6 +34,7 @@ typedef struct {
     const char          *device;            /* NULL: what TD_TEST_DEVICE says, else host */
     uint32_t             n_cards;           /* tensor parallel; 0: what TD_TEST_CARDS says, else 1 */
     bool                 other_handover;    /* not the form that suits the device; TD_TEST_OTHER_HANDOVER asks for it too */
+    bool                 sums_ahead;        /* td_model_probe.sums_ahead; TD_TEST_SUMS_AHEAD asks for it too */
     uint32_t             max_tok;           /* 0: 2048 */
     uint32_t             overlap_min_tok;   /* steps of so many rows go in two halves; 0: none */
     uint32_t             max_patches;       /* of a picture; 0: no images are taken */

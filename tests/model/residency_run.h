@@ -69,7 +69,7 @@ static inline float *run_model(const model_run_options *o, uint32_t *vocab) {
     return out;
 }
 
-/* Placements of the policy's choice, then drawn ones, on each of the devices. What is wanted is what the first of them
+/* Placements of the policy's choice, then drawn ones, on each of the devices; in the first drawn ones sums come ahead. What is wanted is what the first of them
  * gives with all experts on the CPU. @param decoded tokens of a sequence, behind its prompt @param devices ends with NULL */
 static inline void check_residency(model_run_options o, uint32_t resident, uint32_t decoded, const char *const *devices) {
     uint32_t   vocab;
@@ -82,6 +82,7 @@ static inline void check_residency(model_run_options o, uint32_t resident, uint3
     for (uint64_t seed = 0; seed < 3; seed++)
         for (const char *const *d = devices; *d; d++) {
             o.residency_seed = seed;
+            o.sums_ahead = seed == 1;
             o.device = *d;
             FREED float *got = run_model(&o, &vocab);
             assert_memory_equal(got, want, (size_t)o.max_len * N_SEQ * vocab * sizeof *got);

@@ -13,7 +13,7 @@
 #define SAMPLE 8 /* lives of each kind and model */
 
 static const life_case CASES[] = {{.device = "cuda", .folder = "deepseek_v3_yarn", .n_cards = 1},
-                                  {.device = "cuda", .folder = "qwen2_moe", .n_cards = 1},
+                                  {.device = "cuda", .folder = "qwen2_moe", .n_cards = 1, .sums_ahead = true},
                                   {.device = "cuda", .folder = "qwen2_moe", .n_cards = 2, .device_experts = 8}};
 
 /* A failed life has a sentence, and is of the card or of its memory. */
@@ -54,7 +54,7 @@ TEST(every_call_fails_once) {
 
 /* Experts move in every pass: an upload that fails leaves its expert on the CPU, which only the log tells. */
 TEST(every_call_fails_once_while_experts_move) {
-    const life_case c = {.device = "cuda", .folder = "qwen2_moe", .n_cards = 1, .device_experts = 4};
+    const life_case c = {.device = "cuda", .folder = "qwen2_moe", .n_cards = 1, .device_experts = 4, .sums_ahead = true};
     setenv("TD_CHAOS_RESIDENCY", "1", 1);
     int  n = 0;
     life want = live_with(&c, "TD_STANDIN_FAIL", 0, &n);

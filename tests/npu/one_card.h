@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "npu/npu.h"
+#include "npu/carried_rows.h"
 #include "tests/td_test.h"
 
 typedef struct {
@@ -77,8 +77,23 @@ static inline void *answer(void *arg) {
     return NULL;
 }
 
-/* Rows go to and fro, in a graph that is replayed: those of the step's counts, from its first row on. */
-static inline void hand_over(card *c) {
+/* Rows come back in stream order, or ahead on a branch. */
+static inline void enqueue_back(card *c, td_npu_stream *branch, td_bell *bell, const td_carried *rows) {
+    if (!branch) {
+        OK(c->ops->bell_wait(c->npu, c->stream, bell, rows));
+        return;
+    }
+    OK(c->ops->graph_fork(c->npu, c->stream, branch));
+    assert_int_equal(c->ops->graph_fork(c->npu, c->stream, branch), TD_EINVAL);
+    OK(c->ops->bell_wait(c->npu, branch, bell, NULL));
+    OK(td_carry_by_copies(c->npu, branch, rows, TD_COPY_H2D));
+    OK(c->ops->graph_join(c->npu, c->stream, branch));
+    assert_int_equal(c->ops->graph_join(c->npu, c->stream, branch), TD_EINVAL);
+}
+
+/* Rows go to and fro, in a graph that is replayed: those of the step's counts, from its first row on.
+ * @param branch where they come back; NULL: in stream order */
+static inline void hand_over(card *c, td_npu_stream *branch) {
     enum { ROUNDS = 20, ROWS = HANDED_FIRST + HANDED_BUCKET, BYTES = ROWS * HANDED_ROW_MAX };
     char           *bells = pinned_memory(c, 128);
     td_step_counts *counts = pinned_memory(c, 64), *there = device_memory(c, 64);
@@ -88,6 +103,7 @@ static inline void hand_over(card *c) {
     td_carried      rise = {.step = &step, .n = HANDED_ARRAYS}, fall = rise;
     pthread_t       thread;
     td_npu_graph   *g;
+    td_npu_report   before, after;
     td_error        err = {0};
     step.dev.counts = there;
     counts->n_tok = HANDED_ROWS;
@@ -104,11 +120,16 @@ static inline void hand_over(card *c) {
     }
     OK(c->ops->graph_begin(c->npu, c->stream));
     OK(c->ops->bell_ring(c->npu, c->stream, p.up, &rise));
-    OK(c->ops->bell_wait(c->npu, c->stream, p.down, &fall));
+    enqueue_back(c, branch, p.down, &fall);
     OK(c->ops->graph_end(c->npu, c->stream, &g, &err));
     assert_int_equal(pthread_create(&thread, NULL, answer, &p), 0);
+    c->ops->report(c->npu, &before);
     for (int i = 0; i < ROUNDS; i++) OK(c->ops->graph_launch(c->npu, c->stream, g));
     sync_stream(c);
+    c->ops->report(c->npu, &after);
+    size_t row = 0;
+    for (int a = 0; a < HANDED_ARRAYS; a++) row += HANDED_BYTES[a];
+    assert_int_equal(after.link_down_bytes - before.link_down_bytes, ROUNDS * HANDED_BUCKET * row);
     pthread_join(thread, NULL);
     c->ops->graph_destroy(c->npu, g);
     assert_int_equal(atomic_load(p.up), 0);

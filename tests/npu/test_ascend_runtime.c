@@ -157,7 +157,7 @@ TEST(a_capture_replays_with_new_contents) {
 
 TEST(bells_hand_over) {
     AT_END(close_card) card c = open_card(0);
-    hand_over(&c);
+    hand_over(&c, NULL);
 }
 
 /* Two cards at once, each on a thread that did not open it; one is captured while the other works. */

@@ -176,7 +176,11 @@ TEST(bells_in_each_way) {
             else
                 unsetenv("TD_CUDA_BELLS");
             AT_END(close_card) card c = open_card(0);
-            hand_over(&c);
+            td_npu_stream          *branch;
+            hand_over(&c, NULL);
+            OK(c.ops->stream_create(c.npu, &branch, NULL));
+            hand_over(&c, branch);
+            c.ops->stream_destroy(c.npu, branch);
         }
     unsetenv("TD_STANDIN_REGISTER");
 }
@@ -203,7 +207,7 @@ TEST(a_driver_without_words) {
         assert_int_equal(ftruncate(file, 0), 0);
         assert_int_equal(pwrite(file, CALLS[i], strlen(CALLS[i]), 0), strlen(CALLS[i]));
         AT_END(close_card) card c = open_card(0);
-        hand_over(&c);
+        hand_over(&c, NULL);
     }
     unsetenv("TD_STANDIN_FAIL_CALLS");
     unsetenv("TD_STANDIN_STATUS");

@@ -105,18 +105,21 @@ enum MHD_Result td_route_resumed(td_call *c) {
     return answer_whole(c, g);
 }
 
-bool td_work_generate(td_call *c) {
+td_text_kind td_work_generate(td_call *c) {
     td_server           *s = c->server;
     const td_api_context with = {&s->model.info, &s->responses};
-    if (!c->is_read) {
+    bool                 is_first = !c->is_read;
+    if (is_first) {
         c->is_read = true;
         c->failed = td_api_read(c->api, c->body.data, c->body.len, &with, &c->req, &c->err) != TD_OK;
-        if (!c->failed && !td_api_find_grammar(&c->req, &s->model.grammars)) return true;
     }
-    if (c->failed || td_api_prepare(&c->req, &s->model, &c->err) == TD_OK) return false;
+    td_text_kind left = td_work_image(c, false);
+    if (left != TD_TEXT_ENDED || c->failed) return left;
+    if (is_first && !td_api_find_grammar(&c->req, &s->model.grammars)) return TD_TEXT_GRAMMAR;
+    if (td_api_prepare(&c->req, &s->model, &c->err) == TD_OK) return TD_TEXT_ENDED;
     c->failed = true;
     td_api_rename_error(c->api->names, &c->err);
-    return false;
+    return TD_TEXT_ENDED;
 }
 
 enum MHD_Result td_route_generate(td_call *c) {

@@ -196,21 +196,34 @@ static bool is_unwanted(void *call) {
     return td_text_work_cancelled(&c->server->text) || poll(&p, 1, 0) > 0;
 }
 
-/* On a text thread. A long text has its grammar compiled where it is, since that adds little. */
-static bool run_text_job(void *call, bool closing) {
-    td_call *c = call;
-    bool     more = false;
-    uint64_t begin = td_trace_begin();
+/* On a text thread. Only of a short text the grammar is compiled elsewhere; to the others it adds little. */
+static td_text_kind run_text_job(void *call, bool closing) {
+    td_call     *c = call;
+    td_text_kind left = TD_TEXT_ENDED;
+    uint64_t     begin = td_trace_begin();
     if (closing || is_unwanted(c)) {
         c->failed = td_api_fail(&c->err, 503, "shutting_down", "The server is shutting down.") != TD_OK;
     } else {
         td_tokenizer_stop_when(is_unwanted, c);
-        do more = c->work(c);
-        while (more && c->text.kind != TD_TEXT_SHORT);
+        do left = c->work(c);
+        while (left == TD_TEXT_GRAMMAR && c->text.kind != TD_TEXT_SHORT);
         td_tokenizer_stop_when(NULL, NULL);
     }
     td_trace_end(begin, &(td_trace_label){TD_TRACE_HTTP, c->route, {"request"}, {c->number}});
-    return more;
+    return left;
+}
+
+/* Work on the text here while that takes no time, and then on a text thread. @return false: it is done. */
+static bool works_on(td_call *c) {
+    td_text_work *text = &c->server->text;
+    bool          is_short = c->body.len <= TD_TEXT_INLINE_BYTES && !(c->api && c->api->long_texts);
+    td_text_kind  long_or_short = c->body.len > TD_TEXT_SHORT_BYTES ? TD_TEXT_LONG : TD_TEXT_SHORT;
+    if (!c->work || td_text_work_done(text, &c->text)) return false;
+    c->text.kind = is_short ? c->work(c) : long_or_short;
+    if (c->text.kind == TD_TEXT_ENDED) return false;
+    if (td_text_work_put(text, &c->text)) return true;
+    run_text_job(c, true); /* text threads take no work any more: the server is closing */
+    return false;
 }
 
 static td_call *call_new(td_server *s, struct MHD_Connection *connection) {
@@ -322,13 +335,7 @@ enum MHD_Result td_on_request(void *cls, struct MHD_Connection *connection, cons
     if (!td_connection_enter(c->socket, TD_ANSWERS)) return MHD_NO;
     if (!strcmp(method, "OPTIONS")) return answer_preflight(c);
     if (c->broken) return td_answer_error(c, &c->err);
-    if (c->work && !td_text_work_done(&s->text, &c->text)) {
-        bool is_read = c->body.len <= TD_TEXT_INLINE_BYTES && !(c->api && c->api->long_texts);
-        bool more = !is_read || c->work(c);
-        c->text.kind = is_read ? TD_TEXT_GRAMMAR : c->body.len > TD_TEXT_SHORT_BYTES ? TD_TEXT_LONG : TD_TEXT_SHORT;
-        if (more && td_text_work_put(&s->text, &c->text)) return MHD_YES;
-        while (more) more = c->work(c); /* text threads take no work any more: the server is closing */
-    }
+    if (works_on(c)) return MHD_YES;
     c->rest = after_prefix(url);
     uint64_t        begin = td_trace_begin();
     enum MHD_Result result = c->handle(c);

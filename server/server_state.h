@@ -46,8 +46,13 @@ static inline td_server_phase td_phase(const td_server *s) {
 
 /* ---- the routes ---- */
 
+/* image_work.c: */
+/** Part of the work of a route whose body is read into c->req: load its next image, if one is left. counts: for its tokens
+ * alone. @return TD_TEXT_ENDED: no image is left, or c->failed; else call it again first. */
+td_text_kind td_work_image(td_call *c, bool counts);
+
 /* generation_routes.c: */
-bool            td_work_generate(td_call *c);
+td_text_kind    td_work_generate(td_call *c);
 enum MHD_Result td_route_generate(td_call *c); /* after it */
 enum MHD_Result td_route_health_generate(td_call *c);
 enum MHD_Result td_route_resumed(td_call *c); /* the connection was resumed: its generation is done */
@@ -74,11 +79,11 @@ enum MHD_Result td_route_requests(td_call *c);
 /* console/console_files.c: */
 enum MHD_Result td_route_console(td_call *c);
 /* anthropic/messages_count.c: */
-bool td_work_count_tokens(td_call *c); /* td_route_reply after it */
-bool td_work_count_input(td_call *c);  /* likewise */
+td_text_kind td_work_count_tokens(td_call *c); /* td_route_reply after it */
+td_text_kind td_work_count_input(td_call *c);  /* likewise */
 /* token_routes.c: */
-bool            td_work_tokenize(td_call *c); /* td_route_tokens (token_answer.h) after these */
-bool            td_work_detokenize(td_call *c);
+td_text_kind    td_work_tokenize(td_call *c); /* td_route_tokens (token_answer.h) after these */
+td_text_kind    td_work_detokenize(td_call *c);
 enum MHD_Result td_route_reply(td_call *c); /* answers with the JSON that a work left */
 /* metrics.c: */
 enum MHD_Result td_route_metrics(td_call *c);

@@ -28,23 +28,35 @@ static td_status encode_text(const td_served_model *m, const json_t *text, bool 
     return td_token_answer_add(to, ids, n, err);
 }
 
-static td_status encode_chat(const td_served_model *m, json_t *root, td_token_answer *to, td_api_error *err) {
-    td_api_request req = {0};
-    uint32_t      *ids = NULL;
-    size_t         n = 0;
-    td_status      st = td_api_read_form(TD_READ_CHAT, json_incref(root), &(td_api_context){.info = &m->info}, &req, err);
-    if (st == TD_OK && req.n_prompts) st = td_api_bad(err, "input_ids", "'input_ids' are tokens already.");
-    if (st == TD_OK) st = td_api_encode_chat(&req, m->tokenizer, &m->chat, m->info.context_length, &ids, &n, err);
-    td_api_request_free(&req);
-    return st == TD_OK ? td_token_answer_add(to, ids, n, err) : st;
+static td_status read_chat(td_call *c, json_t *root) {
+    const td_api_context with = {.info = &c->server->model.info};
+    TD_TRY(td_api_read_form(TD_READ_CHAT, json_incref(root), &with, &c->req, &c->err));
+    return c->req.n_prompts ? td_api_bad(&c->err, "input_ids", "'input_ids' are tokens already.") : TD_OK;
 }
 
-/* Encode "prompt" (a string or several) or "messages", rendered as for a chat. */
-static td_status tokenize(const td_served_model *m, json_t *root, td_token_answer *to, td_api_error *err) {
-    const json_t *prompt = json_object_get(root, "prompt");
-    bool          add_special = true;
+/* Encode the chat that was read. */
+static td_status encode_chat(td_call *c) {
+    const td_served_model *m = &c->server->model;
+    const td_api_encoding  with = td_served_encoding(m);
+    td_api_prompt          prompt = {0};
+    td_status              st = td_api_encode_chat(&c->req, &with, m->info.context_length, &prompt, &c->err);
+    if (st == TD_OK) {
+        st = td_token_answer_add(c->tokens, prompt.ids, prompt.n_ids, &c->err);
+        prompt.ids = NULL;
+    }
+    td_api_prompt_free(&prompt);
+    return st;
+}
+
+/* Encode "prompt" (a string or several), or read "messages", which are rendered as for a chat. */
+static td_status tokenize(td_call *c, json_t *root) {
+    const td_served_model *m = &c->server->model;
+    td_token_answer       *to = c->tokens;
+    td_api_error          *err = &c->err;
+    const json_t          *prompt = json_object_get(root, "prompt");
+    bool                   add_special = true;
     TD_TRY(td_api_read_bool(root, "add_special_tokens", &add_special, err));
-    if (td_api_is_set(json_object_get(root, "messages"))) return encode_chat(m, root, to, err);
+    if (td_api_is_set(json_object_get(root, "messages"))) return read_chat(c, root);
     if (json_is_string(prompt)) return encode_text(m, prompt, add_special, to, err);
     to->in_lists = true;
     if (json_array_size(prompt) == 0)
@@ -76,8 +88,11 @@ static td_status read_ids(const td_served_model *m, const json_t *array, td_toke
 }
 
 /* Read "tokens": a list of ids, or lists of them. */
-static td_status detokenize(const td_served_model *m, json_t *root, td_token_answer *to, td_api_error *err) {
-    const json_t *tokens = json_object_get(root, "tokens");
+static td_status detokenize(td_call *c, json_t *root) {
+    const td_served_model *m = &c->server->model;
+    td_token_answer       *to = c->tokens;
+    td_api_error          *err = &c->err;
+    const json_t          *tokens = json_object_get(root, "tokens");
     to->decodes = to->skips_special = true;
     TD_TRY(td_api_read_bool(root, "skip_special_tokens", &to->skips_special, err));
     to->in_lists = json_is_array(json_array_get(tokens, 0));
@@ -86,21 +101,26 @@ static td_status detokenize(const td_served_model *m, json_t *root, td_token_ans
     return TD_OK;
 }
 
-static bool work(td_call *c, td_status (*read)(const td_served_model *, json_t *, td_token_answer *, td_api_error *)) {
-    const td_served_model *m = &c->server->model;
-    json_t                *root = td_api_load(c->body.data, c->body.len, &c->err);
-    td_token_answer       *to = root ? td_token_answer_new(c) : NULL;
+static void work(td_call *c, td_status (*read)(td_call *c, json_t *root)) {
+    json_t          *root = td_api_load(c->body.data, c->body.len, &c->err);
+    td_token_answer *to = root ? td_token_answer_new(c) : NULL;
     if (root && !to) td_api_no_memory(&c->err);
-    c->failed = !to || check_can_answer(m, root, &c->err) != TD_OK || read(m, root, to, &c->err) != TD_OK;
+    c->failed = !to || check_can_answer(&c->server->model, root, &c->err) != TD_OK || read(c, root) != TD_OK;
     json_decref(root);
-    return false;
 }
 
-bool td_work_tokenize(td_call *c) {
-    return work(c, tokenize);
+td_text_kind td_work_tokenize(td_call *c) {
+    if (!c->is_read) work(c, tokenize);
+    c->is_read = true;
+    td_text_kind left = td_work_image(c, true);
+    if (left != TD_TEXT_ENDED || c->failed || c->req.form != TD_READ_CHAT) return left;
+    c->failed = encode_chat(c) != TD_OK;
+    return TD_TEXT_ENDED;
 }
-bool td_work_detokenize(td_call *c) {
-    return work(c, detokenize);
+
+td_text_kind td_work_detokenize(td_call *c) {
+    work(c, detokenize);
+    return TD_TEXT_ENDED;
 }
 
 enum MHD_Result td_route_reply(td_call *c) {

@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "server/anthropic/messages.h"
+#include "server/request/api_read.h"
 #include "server/request/json_fields.h"
 
 /* Claude Code begins its system prompt with a line for Anthropic's billing that differs in every request: no page of the
@@ -128,17 +129,39 @@ static td_status add_assistant_block(conversion *c, json_t *block) {
     return TD_OK;
 }
 
-/* Append a string, or text blocks, to the content of a chat's message. */
-static td_status add_texts(conversion *c, json_t *to, json_t *content, const char *where) {
+/* Append an image to the content of a chat's message. */
+static td_status add_image(conversion *c, json_t *to, const json_t *block) {
+    const json_t *source = json_object_get(block, "source");
+    const char   *type = string_of(source, "type");
+    json_t       *data = json_object_get(source, "data");
+    char          field[sizeof c->at + 16];
+    if (!type) return wrong(c, "must have a 'source': {\"type\": \"base64\", \"media_type\": …, \"data\": …}.");
+    snprintf(field, sizeof field, "%.80s.source", c->at);
+    if (strcmp(type, "base64") != 0)
+        return td_api_bad(c->err, field, "'%s' is of type '%.40s'; only 'base64' is supported, as nothing is fetched here.",
+                          field, type);
+    strcat(field, ".data");
+    if (!json_is_string(data)) return td_api_bad(c->err, field, "'%s' must be a string.", field);
+    c->failed = json_array_append_new(to, td_api_image_part(data, NULL, field)) != 0 || c->failed;
+    return TD_OK;
+}
+
+/* Append a string or a list of blocks to the content of a chat's message. @param images the list may have images. */
+static td_status add_content(conversion *c, json_t *to, json_t *content, bool images, const char *where) {
     if (json_is_string(content)) {
         c->failed = json_array_append_new(to, json_pack("{s:s, s:O}", "type", "text", "text", content)) != 0 || c->failed;
         return TD_OK;
     }
-    if (!json_is_array(content)) return td_api_bad(c->err, where, "'%s' must be a string or a list of text blocks.", where);
+    if (!json_is_array(content)) return td_api_bad(c->err, where, "'%s' must be a string or a list of blocks.", where);
     for (size_t i = 0; i < json_array_size(content); i++) {
         json_t *block = json_array_get(content, i);
         snprintf(c->at, sizeof c->at, "%.70s[%zu]", where, i);
-        if (!says(block, "type", "text")) return refuse_block(c, block, "only 'text' is");
+        if (images && says(block, "type", "image")) {
+            TD_TRY(add_image(c, to, block));
+            continue;
+        }
+        if (!says(block, "type", "text"))
+            return refuse_block(c, block, images ? "'text' and 'image' are" : "only 'text' is");
         TD_TRY(check_text(c, block));
         append(c, to, block);
     }
@@ -164,13 +187,15 @@ static td_status add_tool_result(conversion *c, const json_t *block) {
     if (json_is_true(is_error))
         c->failed = json_array_append_new(to, json_pack("{s:s, s:s}", "type", "text", "text", "Error:")) != 0 || c->failed;
     snprintf(where, sizeof where, "%s.content", c->at);
-    return content && !json_is_null(content) ? add_texts(c, to, content, where) : TD_OK;
+    return content && !json_is_null(content) ? add_content(c, to, content, true, where) : TD_OK;
 }
 
 static td_status add_user_block(conversion *c, json_t *block) {
     if (says(block, "type", "tool_result")) return add_tool_result(c, block);
-    if (!says(block, "type", "text")) return refuse_block(c, block, "a user's are 'text' and 'tool_result'");
-    append(c, json_object_get(message_of_turn(c, "user"), "content"), block);
+    json_t *to = json_object_get(message_of_turn(c, "user"), "content");
+    if (says(block, "type", "image")) return add_image(c, to, block);
+    if (!says(block, "type", "text")) return refuse_block(c, block, "a user's are 'text', 'image' and 'tool_result'");
+    append(c, to, block);
     return check_text(c, block);
 }
 
@@ -189,7 +214,7 @@ static td_status add_turn(conversion *c, const json_t *m, size_t i) {
                           role);
     if (c->turn && !says(c->turn, "role", role)) end_turn(c);
     if (system || json_is_string(content))
-        return add_texts(c, json_object_get(message_of_turn(c, role), "content"), content, where);
+        return add_content(c, json_object_get(message_of_turn(c, role), "content"), content, false, where);
     if (json_array_size(content) == 0)
         return td_api_bad(c->err, where, "'%s' must be a string or a list of at least one block.", where);
     for (size_t k = 0; k < json_array_size(content); k++) {
@@ -209,7 +234,7 @@ static bool first_is_assistant(const json_t *messages) {
 /* Add the system prompt without the line for billing, if any text is left. */
 static td_status add_system(conversion *c, json_t *system) {
     json_t *to = json_object_get(message_of_turn(c, "system"), "content");
-    TD_TRY(add_texts(c, to, system, "system"));
+    TD_TRY(add_content(c, to, system, false, "system"));
     const json_t *first = json_object_get(json_array_get(to, 0), "text");
     const char   *text = json_string_value(first);
     if (text && !strncmp(text, BILLING, strlen(BILLING))) {

@@ -16,8 +16,8 @@ typedef struct td_kept_answer  td_kept_answer;
 
 typedef enum MHD_Result (*td_route_fn)(td_call *c);
 /** A route's work on its text before it answers: on any thread, without libmicrohttpd. Fills req or reply; or sets failed
- * and err. @return true: what is left takes long, so call it again on a text thread. */
-typedef bool (*td_work_fn)(td_call *c);
+ * and err. @return what is left, which takes long, so call it again on a text thread for it. */
+typedef td_text_kind (*td_work_fn)(td_call *c);
 
 /** Lives in libmicrohttpd's per-request pointer; used by one thread at a time. */
 struct td_call {
@@ -42,7 +42,7 @@ struct td_call {
     bool           broken; /* err says why; the body is read and dropped */
     bool           failed; /* the work failed; err says why */
     td_api_error   err;
-    bool           is_read; /* a generation's body was read into req */
+    bool           is_read; /* the body was read into req */
     td_api_request req;     /* the request, until the generation takes it over */
     td_jbuf        reply;   /* JSON that the work of other routes leaves */
     size_t         sent;    /* bytes of it that the client has taken, where it is sent in pieces */

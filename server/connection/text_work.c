@@ -12,6 +12,8 @@
 /* Long texts take what others leave; of a core that others want all the time that is a seventieth. A step waits for the
  * slowest of its threads, and each of them may share its core with a text. With 10 chats took 1.3 times as long. */
 #define LONG_GIVES_WAY 19
+/* Images are what a person waits for: of a core that others want all the time they take a tenth. */
+#define IMAGE_GIVES_WAY 10
 
 /* What each thread takes, in this order, and how far it gives way. */
 static const struct {
@@ -23,6 +25,8 @@ static const struct {
     {0, 2, {TD_TEXT_GRAMMAR, TD_TEXT_SHORT}},
     {LONG_GIVES_WAY, 1, {TD_TEXT_LONG}},
     {LONG_GIVES_WAY, 1, {TD_TEXT_LONG}},
+    {IMAGE_GIVES_WAY, 1, {TD_TEXT_IMAGE}},
+    {IMAGE_GIVES_WAY, 1, {TD_TEXT_IMAGE}},
 };
 
 void td_text_work_init(td_text_work *w) {
@@ -69,10 +73,10 @@ static void *run_jobs(void *arg) {
     for (td_text_job *job; (job = take(w, thread));) {
         bool closing = w->closing;
         pthread_mutex_unlock(&w->lock);
-        bool has_grammar = job->run(job->call, closing);
+        td_text_kind left = job->run(job->call, closing);
         pthread_mutex_lock(&w->lock);
-        if (has_grammar) {
-            job->kind = TD_TEXT_GRAMMAR;
+        if (left != TD_TEXT_ENDED) {
+            job->kind = left;
             append(w, job);
             continue;
         }

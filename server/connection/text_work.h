@@ -1,11 +1,13 @@
 /*
  * Threads for requests whose text takes long. To parse, render and tokenise a body of megabytes takes seconds, to compile a
- * grammar some tenths of one; on an HTTP thread that would hold up all its connections. The request's connection is
- * suspended meanwhile.
+ * grammar some tenths of one. To load an image takes tens of milliseconds, and at worst half a minute. On an HTTP thread
+ * that would hold up all its connections. The request's connection is suspended meanwhile.
  *
- * There are queues of short texts, of long ones, and of grammars to compile for short ones. The first thread takes short
- * texts only, so that they never wait for all the others before them. The second takes grammars, and short texts when there
- * are none. The other two take long texts, and give way to all other threads.
+ * There are queues of short texts, of long ones, of grammars to compile for short ones, and of images to load. The first
+ * thread takes short texts only, so that they never wait for all the others before them. The second takes grammars, and
+ * short texts when there are none. Two take long texts, and give way to all other threads. Two take images, and give way
+ * too, though less; the processes in which images are decoded do as their threads. A job loads one image, and goes to the
+ * end of the queue with the next one.
  */
 #ifndef TD_SERVER_CONNECTION_TEXT_WORK_H
 #define TD_SERVER_CONNECTION_TEXT_WORK_H
@@ -15,13 +17,20 @@
 
 #include "tandem.h"
 
-#define TD_TEXT_THREADS 4
+#define TD_TEXT_THREADS 6
 #define TD_TEXT_SHORT_BYTES ((size_t)1 << 20) /* up to here a text is short */
 /* The HTTP thread works on smaller bodies itself, which takes milliseconds, unless td_work_fn says that it takes long. */
 #define TD_TEXT_INLINE_BYTES ((size_t)32 << 10)
 
-/** What a job's queue holds. */
-typedef enum { TD_TEXT_SHORT, TD_TEXT_LONG, TD_TEXT_GRAMMAR, TD_TEXT_KINDS } td_text_kind;
+/** What a job's queue holds; of what is left of a job, TD_TEXT_ENDED: nothing. */
+typedef enum {
+    TD_TEXT_SHORT,
+    TD_TEXT_LONG,
+    TD_TEXT_GRAMMAR,
+    TD_TEXT_IMAGE,
+    TD_TEXT_KINDS,
+    TD_TEXT_ENDED = TD_TEXT_KINDS
+} td_text_kind;
 
 /** NONE: not in a queue, because it was never put or has left. */
 typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
@@ -30,9 +39,8 @@ typedef enum { TD_TEXT_NONE, TD_TEXT_QUEUED, TD_TEXT_DONE } td_text_state;
 typedef struct td_text_job td_text_job;
 struct td_text_job {
     struct MHD_Connection *connection; /* suspended while the job waits and runs */
-    /* On a text thread; closing: fail it instead. @return true: what is left of a short text is to compile a grammar; then
-     * it is run again, in its turn. */
-    bool (*run)(void *call, bool closing);
+    /* On a text thread; closing: fail it instead. @return what is left: then it is run again, in its turn. */
+    td_text_kind (*run)(void *call, bool closing);
     void        *call;
     td_text_kind kind;
 

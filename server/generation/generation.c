@@ -460,6 +460,8 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
         params[i] = common_params(own);
         params[i].prompt = prompt->ids;
         params[i].n_prompt = prompt->n_ids;
+        params[i].images = prompt->images;
+        params[i].n_images = prompt->n_images;
         /* Choices of one prompt must differ: each has a seed of its own. */
         if (own->sampling.has_seed) params[i].sampling.seed = own->sampling.seed + i % r->n;
         params[i].user = &g->choices[i];

@@ -12,7 +12,10 @@
 #include "core/error.h"
 #include "core/files/json_text.h"
 #include "server/openai/responses.h"
+#include "server/request/api_read.h"
 #include "server/request/json_fields.h"
+
+#define IMAGE "input_image" /* the type of such a part */
 
 #define REFERENCES_MAX 1024 /* item_reference in one input, at most: each is a search */
 
@@ -59,8 +62,21 @@ static td_status check_status(const reading *r) {
     return set(r, "status", json_string(td_api_is_set(v) && json_string_length(v) ? json_string_value(v) : "completed"));
 }
 
-/* A list of text parts of these types, all given the first type. */
-static td_status read_parts(const reading *r, const char *member, const char *const *types, json_t **out) {
+/* A part of a list that is an image. @param at the part. */
+static td_status read_image(const reading *r, const char *at, const json_t *part, json_t **out) {
+    json_t *url = json_object_get(part, "image_url"), *detail = json_object_get(part, "detail");
+    char    member[64];
+    snprintf(member, sizeof member, "%s.file_id", at);
+    if (td_api_is_set(json_object_get(part, "file_id"))) return bad(r, member, "is not supported: no files are kept here.");
+    snprintf(member, sizeof member, "%s.image_url", at);
+    if (!json_is_string(url)) return bad(r, member, "must be a string.");
+    *out = json_pack("{s:s, s:O, s:o}", "type", IMAGE, "image_url", url, "detail",
+                     td_api_is_set(detail) ? json_incref(detail) : json_string("auto"));
+    return *out ? TD_OK : td_api_no_memory(r->err);
+}
+
+/* A list of text parts of these types, all given the first type; and, where the list may have them, of images. */
+static td_status read_parts(const reading *r, const char *member, const char *const *types, bool images, json_t **out) {
     const json_t *list = json_object_get(r->item, member), *part;
     size_t        i;
     char          at[48];
@@ -70,10 +86,17 @@ static td_status read_parts(const reading *r, const char *member, const char *co
         const json_t *text = json_object_get(part, type && !strcmp(type, "refusal") ? "refusal" : "text");
         size_t        k = 0;
         snprintf(at, sizeof at, "%s[%zu]", member, i);
+        if (images && type && !strcmp(type, IMAGE)) {
+            json_t *image = NULL;
+            TD_TRY(read_image(r, at, part, &image));
+            if (json_array_append_new(*out, image) != 0) return td_api_no_memory(r->err);
+            continue;
+        }
         while (types[k] && type && strcmp(type, types[k]) != 0) k++;
         if (type && !types[k]) {
             char sentence[128];
-            snprintf(sentence, sizeof sentence, "of type '%.40s' is not supported; only text is ('%s').", type, types[0]);
+            snprintf(sentence, sizeof sentence, "of type '%.40s' is not supported; only text is ('%s')%s.", type, types[0],
+                     images ? ", and images ('" IMAGE "')" : "");
             return bad(r, at, sentence);
         }
         if (!type || !json_is_string(text)) return bad(r, at, "must be an object with a 'type' and a 'text'.");
@@ -96,7 +119,7 @@ static td_status read_content(const reading *r, bool assistant) {
         return set(r, "content", parts);
     }
     if (!json_is_array(content)) return bad(r, "content", "must be a string or a list of parts.");
-    td_status st = read_parts(r, "content", assistant ? of_assistant : of_others, &parts);
+    td_status st = read_parts(r, "content", assistant ? of_assistant : of_others, !assistant, &parts);
     if (st == TD_OK) return set(r, "content", parts);
     json_decref(parts);
     return st;
@@ -135,7 +158,7 @@ static td_status read_call_output(const reading *r) {
     TD_TRY(check_status(r));
     if (json_is_string(output)) return set(r, "output", json_incref(output));
     if (!json_is_array(output)) return bad(r, "output", "must be a string or a list of parts.");
-    td_status st = read_parts(r, "output", types, &parts);
+    td_status st = read_parts(r, "output", types, true, &parts);
     if (st == TD_OK) return set(r, "output", parts);
     json_decref(parts);
     return st;
@@ -150,7 +173,7 @@ static td_status read_reasoning(const reading *r) {
         const json_t *v = json_object_get(r->item, member);
         json_t       *parts = NULL;
         if (td_api_is_set(v) && !json_is_array(v)) return bad(r, member, "must be a list.");
-        td_status st = td_api_is_set(v) ? read_parts(r, member, k ? content_types : summary_types, &parts) : TD_OK;
+        td_status st = td_api_is_set(v) ? read_parts(r, member, k ? content_types : summary_types, false, &parts) : TD_OK;
         if (st != TD_OK) {
             json_decref(parts);
             return st;
@@ -271,7 +294,7 @@ td_status td_response_read_input(const json_t *input, td_response_store *store, 
 
 /* ---- from items to messages ---- */
 
-/* The texts of parts, one below the other, behind the text `before` (NULL: none). NULL: memory is short. */
+/* The texts of parts of the assistant, one below the other, behind the text `before` (NULL: none). NULL: memory is short. */
 static json_t *join_texts(const json_t *before, const json_t *parts) {
     td_jbuf       text = {0};
     const json_t *part;
@@ -287,6 +310,25 @@ static json_t *join_texts(const json_t *before, const json_t *parts) {
     json_t *joined = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
     td_jbuf_free(&text);
     return joined;
+}
+
+/* Parts as those of a chat's message. @param at what errors call the list. */
+static json_t *chat_parts(const json_t *parts, const char *at) {
+    json_t       *list = json_array();
+    const json_t *part;
+    size_t        i;
+    bool          ok = list;
+    json_array_foreach(parts, i, part) {
+        char field[TD_API_PARAM_MAX];
+        snprintf(field, sizeof field, "%.60s[%zu].image_url", at, i);
+        json_t *item = strcmp(string_of(part, "type"), IMAGE)
+                           ? json_pack("{s:s, s:O}", "type", "text", "text", json_object_get(part, "text"))
+                           : td_api_image_part(json_object_get(part, "image_url"), json_object_get(part, "detail"), field);
+        ok = ok && json_array_append_new(list, item) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
 }
 
 static bool end_turn(td_item_reader *to) {
@@ -340,20 +382,24 @@ static bool add_call(td_item_reader *to, const json_t *item) {
     return json_array_append_new(calls, call) == 0;
 }
 
-static bool add_call_output(td_item_reader *to, const json_t *item, const json_t *name) {
+static bool add_call_output(td_item_reader *to, const json_t *item, const json_t *name, const char *at) {
     json_t *output = json_object_get(item, "output");
+    char    list[TD_API_PARAM_MAX];
+    snprintf(list, sizeof list, "%.60s.output", at);
     if (!end_turn(to)) return false;
-    json_t *text = json_is_string(output) ? json_incref(output) : join_texts(NULL, output);
+    json_t *content = json_is_string(output) ? json_incref(output) : chat_parts(output, list);
     json_t *m = json_pack("{s:s, s:O, s:O, s:o}", "role", "tool", "tool_call_id", json_object_get(item, "call_id"), "name",
-                          name, "content", text);
+                          name, "content", content);
     return m && json_array_append_new(to->messages, m) == 0;
 }
 
-static bool add_message(td_item_reader *to, const json_t *item) {
+static bool add_message(td_item_reader *to, const json_t *item, const char *at) {
+    char list[TD_API_PARAM_MAX];
+    snprintf(list, sizeof list, "%.60s.content", at);
     if (!strcmp(string_of(item, "role"), "assistant")) return add_assistant(to, item);
     if (!end_turn(to)) return false;
     json_t *m = json_pack("{s:O, s:o}", "role", json_object_get(item, "role"), "content",
-                          join_texts(NULL, json_object_get(item, "content")));
+                          chat_parts(json_object_get(item, "content"), list));
     return m && json_array_append_new(to->messages, m) == 0;
 }
 
@@ -362,17 +408,22 @@ td_status td_item_reader_add(td_item_reader *to, const json_t *items, const char
     size_t        i;
     json_array_foreach(items, i, item) {
         const char *type = string_of(item, "type");
+        char        at[TD_API_PARAM_MAX];
         bool        ok;
+        snprintf(at, sizeof at, "%.60s[%zu]", param, i);
         if (!strcmp(type, "function_call_output") || !strcmp(type, "custom_tool_call_output")) {
             const char   *id = string_of(item, "call_id");
             const json_t *name = json_object_get(to->names, id);
-            char          at[TD_API_PARAM_MAX];
-            snprintf(at, sizeof at, "%s[%zu].call_id", param, i);
-            if (!name) return td_api_bad(err, at, "'%s' is '%.100s', and there is no call with this id before it.", at, id);
-            ok = add_call_output(to, item, name);
+            if (!name) {
+                strcat(at, ".call_id");
+                return td_api_bad(err, at, "'%s' is '%.100s', and there is no call with this id before it.", at, id);
+            }
+            ok = add_call_output(to, item, name, at);
         } else {
             bool call = !strcmp(type, "function_call") || !strcmp(type, "custom_tool_call");
-            ok = call ? add_call(to, item) : !strcmp(type, "reasoning") ? add_reasoning(to, item) : add_message(to, item);
+            ok = call                         ? add_call(to, item)
+                 : !strcmp(type, "reasoning") ? add_reasoning(to, item)
+                                              : add_message(to, item, at);
         }
         if (!ok) return td_api_no_memory(err);
     }

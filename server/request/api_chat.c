@@ -11,34 +11,6 @@
 
 #define MESSAGES_MAX 65536
 
-/* A list of text parts becomes one string, the parts on lines of their own. NULL with err filled on failure. */
-static json_t *join_parts(const json_t *parts, size_t message, bool of_assistant, td_api_error *err) {
-    td_jbuf text = {0};
-    char    param[TD_API_PARAM_MAX];
-    for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i), *s = json_object_get(part, "text");
-        const char   *type = json_string_value(json_object_get(part, "type"));
-        snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
-        if (of_assistant && type && !strcmp(type, "refusal") && json_is_string(json_object_get(part, "refusal")))
-            s = json_object_get(part, "refusal"); /* what the assistant said, too */
-        else if (!type || strcmp(type, "text") != 0 || !json_is_string(s)) {
-            if (type && strcmp(type, "text") != 0)
-                td_api_bad(err, param, "Content of type '%.40s' is not supported: every model is served for text only.",
-                           type);
-            else
-                td_api_bad(err, param, "A content part must be {\"type\": \"text\", \"text\": \"…\"}.");
-            td_jbuf_free(&text);
-            return NULL;
-        }
-        if (i > 0) td_jbuf_puts(&text, "\n");
-        td_jbuf_put(&text, json_string_value(s), json_string_length(s));
-    }
-    json_t *joined = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
-    td_jbuf_free(&text);
-    if (!joined) td_api_no_memory(err);
-    return joined;
-}
-
 /* Remove members that are null, and empty tool_calls: some clients write every field they know, and templates ask
  * `'tool_calls' in message`. content keeps its null, because templates ask `content is none`. */
 static void drop_nulls(json_t *m) {
@@ -69,7 +41,7 @@ static td_status check_calls(const json_t *calls, size_t i, td_api_error *err) {
 }
 
 /* Check one message and bring it into the templates' form, in place (the tree is ours). */
-static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
+static td_status normalise_message(td_api_request *r, json_t *m, size_t i, const td_engine_info *info, td_api_error *err) {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     char                     param[TD_API_PARAM_MAX];
     snprintf(param, sizeof param, "messages[%zu].role", i);
@@ -92,10 +64,9 @@ static td_status normalise_message(json_t *m, size_t i, td_api_error *err) {
         if (!assistant) return td_api_bad(err, param, "Message %zu has no 'content'.", i);
         set = json_null();
     } else if (json_is_array(content)) {
-        set = join_parts(content, i, assistant, err);
-        if (!set) return TD_EINVAL;
+        TD_TRY(td_api_read_parts(r, content, i, assistant, info, &set, err));
     } else if (!json_is_string(content)) {
-        return td_api_bad(err, param, "'content' must be a string or a list of text parts.");
+        return td_api_bad(err, param, "'content' must be a string or a list of parts.");
     }
     if (set && json_object_set_new(m, "content", set) != 0) return td_api_no_memory(err);
     /* "developer" is OpenAI's newer name; templates know "system". Last, because role points into the tree. */
@@ -208,14 +179,14 @@ static td_status build_template_doc(td_api_request *r, json_t *messages, json_t 
     return doc && !bad ? TD_OK : td_api_no_memory(err);
 }
 
-td_status td_api_parse_chat(td_api_request *r, td_api_error *err) {
+td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err) {
     json_t *messages = json_object_get(r->root, "messages"), *tools;
     if (!td_api_is_set(messages)) return td_api_bad(err, "messages", "'messages' is missing.");
     size_t n = json_array_size(messages);
     if (n == 0) return td_api_bad(err, "messages", "'messages' must be a list of at least one message.");
     if (n > MESSAGES_MAX)
         return td_api_bad(err, "messages", "'messages' has %zu messages; at most %d are allowed.", n, MESSAGES_MAX);
-    for (size_t i = 0; i < n; i++) TD_TRY(normalise_message(json_array_get(messages, i), i, err));
+    for (size_t i = 0; i < n; i++) TD_TRY(normalise_message(r, json_array_get(messages, i), i, info, err));
 
     bool generation_prompt = true, go_on = false;
     TD_TRY(td_api_read_bool(r->root, "add_generation_prompt", &generation_prompt, err));
@@ -255,35 +226,92 @@ static void add_warnings(td_api_request *r, const td_chat_form *chat) {
         r->warnings[r->n_warnings++] = "Thinking cannot be switched on or off: the chat template has no switch for it.";
 }
 
-td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, uint32_t context,
-                             uint32_t **ids, size_t *n_ids, td_api_error *err) {
-    if (!tok)
+/* Append ids to a malloc'd array of *room. */
+static td_status append_ids(td_api_prompt *to, size_t *room, const uint32_t *ids, size_t n) {
+    if (to->n_ids + n > *room) {
+        size_t    more = 2 * *room + n;
+        uint32_t *longer = realloc(to->ids, more * sizeof *longer);
+        if (!longer) return TD_ENOMEM;
+        to->ids = longer;
+        *room = more;
+    }
+    memcpy(to->ids + to->n_ids, ids, n * sizeof *ids);
+    to->n_ids += n;
+    return TD_OK;
+}
+
+/* Encode a text in which `hidden` stands for texts that are no marker: those are encoded as text, what is between them with
+ * special tokens. */
+static td_status encode_hidden(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
+                               const td_chat_text *text, uint32_t context, td_api_prompt *to, td_api_error *err) {
+    const char *at = text->text, *end = at + text->len;
+    uint32_t   *marker = NULL, *ids;
+    size_t      n_marker, n, room = 0;
+    td_status st = td_tokenizer_encode(tok, chat->markers.image, chat->markers.image_len, false, false, &marker, &n_marker);
+    if (st != TD_OK) return td_api_from_status(err, st, NULL, "messages");
+    while (st == TD_OK && at < end) {
+        const char *hidden = memmem(at, (size_t)(end - at), text->hidden, TD_HIDDEN_BYTES);
+        st = td_api_encode_text(r, tok, at, (size_t)((hidden ? hidden : end) - at), context, &ids, &n, err);
+        if (st != TD_OK) break;
+        if (append_ids(to, &room, ids, n) != TD_OK || (hidden && append_ids(to, &room, marker, n_marker) != TD_OK))
+            st = td_api_no_memory(err);
+        free(ids);
+        at = hidden ? hidden + TD_HIDDEN_BYTES : end;
+    }
+    free(marker);
+    return st;
+}
+
+static td_status encode_rendered(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
+                                 const td_chat_text *text, uint32_t context, td_api_prompt *to, td_api_error *err) {
+    add_warnings(r, chat);
+    if (r->parts.reasoning_format)
+        r->parts.reasoning_start = td_reasoning_after(r->parts.reasoning_format, text->text, text->len, text->continued);
+    /* Special tokens are parsed: the template wrote BOS and the markers of turns as text. */
+    if (text->hidden[0]) return encode_hidden(r, tok, chat, text, context, to, err);
+    return td_api_encode_text(r, tok, text->text, text->len, context, &to->ids, &to->n_ids, err);
+}
+
+/* The prompt has a token for each place of an image that the template shows. */
+static td_status place_images(const td_api_request *r, const td_engine_info *info, td_api_prompt *to, td_api_error *err) {
+    size_t    n_places, n = r->images.n;
+    td_status st = td_api_images_place(&r->images, 0, n, info->image_token, &to->ids, &to->n_ids, &n_places, &to->images);
+    if (st != TD_OK) return td_api_no_memory(err);
+    if (n_places != n)
+        return td_api_bad(err, "messages", "The chat template shows %zu of the %zu images: it has no place for the others.",
+                          n_places, n);
+    to->n_images = n;
+    return TD_OK;
+}
+
+td_status td_api_encode_chat(td_api_request *r, const td_api_encoding *with, uint32_t context, td_api_prompt *to,
+                             td_api_error *err) {
+    const td_chat_form *chat = with->chat;
+    if (!with->tok)
         return td_api_bad(err, "messages", "This model has no tokenizer; send the prompt as token ids, as 'input_ids'.");
     if (!chat->tmpl)
         return td_api_bad(err, "messages",
                           "This model has no chat template; use /v1/completions, or start the server with --chat-template.");
-    td_error  cause = {0};
-    char     *text = NULL;
-    size_t    len = 0;
-    td_status st = td_chat_form_render(chat, r->chat.template_doc, &text, &len, &cause);
+    if (r->images.n && !chat->shows_images)
+        return td_api_bad(err, "messages", "The chat template has no places for images; --chat-template gives another.");
+    td_error     cause = {0};
+    td_chat_text text;
+    td_status    st = td_chat_form_render(chat, r->chat.template_doc, r->chat.continued, &text, &cause);
     if (st != TD_OK) {
         td_api_from_status(err, st, &cause, "messages");
         if (st == TD_ENOMEM) return TD_EINVAL;
         return td_api_bad(err, "messages", "The chat template refuses this request: %.400s",
                           cause.text[0] ? cause.text : td_status_text(st));
     }
-    td_jbuf prompt = {.data = text, .len = len, .room = len};
-    if (r->chat.continued) td_jbuf_put(&prompt, json_string_value(r->chat.continued), json_string_length(r->chat.continued));
-    if (prompt.failed) {
-        td_jbuf_free(&prompt);
-        return td_api_no_memory(err);
-    }
-    add_warnings(r, chat);
-    if (r->parts.reasoning_format)
-        r->parts.reasoning_start = td_reasoning_after(r->parts.reasoning_format, prompt.data, prompt.len,
-                                                      r->chat.continued ? json_string_length(r->chat.continued) : 0);
-    /* Special tokens are parsed: the template wrote BOS and the markers of turns as text. */
-    st = td_api_encode_text(r, tok, prompt.data, prompt.len, context, ids, n_ids, err);
-    td_jbuf_free(&prompt);
+    st = encode_rendered(r, with->tok, chat, &text, context, to, err);
+    free(text.text);
+    return st == TD_OK ? place_images(r, with->info, to, err) : st;
+}
+
+td_status td_api_count_chat(td_api_request *r, const td_api_encoding *with, size_t *n, td_api_error *err) {
+    td_api_prompt prompt = {0};
+    td_status     st = td_api_encode_chat(r, with, 0, &prompt, err);
+    *n = prompt.n_ids;
+    td_api_prompt_free(&prompt);
     return st;
 }

@@ -93,7 +93,7 @@ td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context 
             TD_TRY(td_api_parse_ids(ids, "input_ids", SIZE_MAX, info->vocab_size, &r->prompts[0].ids, &r->prompts[0].n_ids,
                                     err));
         } else {
-            TD_TRY(td_api_parse_chat(r, err));
+            TD_TRY(td_api_parse_chat(r, info, err));
         }
     }
     return check_choices(r, info, err);
@@ -120,25 +120,50 @@ static void keep_last(td_api_prompt *p, size_t n) {
     p->text_len = 0;
 }
 
-td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat, const td_engine_info *info,
-                        td_api_error *err) {
-    uint32_t context = r->prompt_tokens_max ? 0 : info->context_length;
-    if (r->form == TD_READ_CHAT && r->n_prompts == 0) {
-        TD_TRY(add_prompts(r, 1, err));
-        TD_TRY(td_api_encode_chat(r, tok, chat, context, &r->prompts[0].ids, &r->prompts[0].n_ids, err));
-        /* The conversation as JSON is not needed any more, and takes many times the room of its tokens. */
-        json_decref(r->chat.template_doc);
-        r->chat.template_doc = NULL;
-        json_object_del(r->root, "messages");
-    }
+/* Put the images into a prompt that came as text or ids: their places are where it has the model's token of images. */
+static td_status place_images(const td_api_request *r, td_api_prompt *p, size_t first, uint32_t token, td_api_error *err) {
+    size_t    n_places;
+    td_status st = td_api_images_place(&r->images, first, p->n_images, token, &p->ids, &p->n_ids, &n_places, &p->images);
+    if (st != TD_OK) return td_api_no_memory(err);
+    if (n_places == p->n_images) return TD_OK;
+    const char *where = r->images.places ? r->images.places : "prompt";
+    return td_api_bad(err, where, "'%s' has %zu places for images, which are the token %u, and there are %zu images.", where,
+                      n_places, token, p->n_images);
+}
+
+static td_status encode_prompts(td_api_request *r, const td_api_encoding *with, uint32_t context, td_api_error *err) {
+    size_t n_images = 0; /* of the prompts before */
     for (size_t i = 0; i < r->n_prompts; i++) {
         td_api_prompt *p = &r->prompts[i];
-        if (!p->text) continue;
-        if (!tok) return td_api_bad(err, "prompt", "This model has no tokenizer; send the prompt as token ids.");
-        TD_TRY(td_api_encode_text(r, tok, p->text, p->text_len, context, &p->ids, &p->n_ids, err));
+        if (p->text && !with->tok)
+            return td_api_bad(err, "prompt", "This model has no tokenizer; send the prompt as token ids.");
+        if (p->text) TD_TRY(td_api_encode_text(r, with->tok, p->text, p->text_len, context, &p->ids, &p->n_ids, err));
+        if (r->prompt_tokens_max) keep_last(p, r->prompt_tokens_max);
+        if (with->info->image_token != UINT32_MAX) TD_TRY(place_images(r, p, n_images, with->info->image_token, err));
+        n_images += p->n_images;
     }
-    for (size_t i = 0; i < r->n_prompts && r->prompt_tokens_max; i++) keep_last(&r->prompts[i], r->prompt_tokens_max);
-    if (!r->each) return td_api_fit_context(r, r->prompts, r->n_prompts, info, err);
-    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(td_api_fit_context(&r->each[i], &r->prompts[i], 1, info, err));
+    return TD_OK;
+}
+
+static td_status encode_chat(td_api_request *r, const td_api_encoding *with, uint32_t context, td_api_error *err) {
+    TD_TRY(add_prompts(r, 1, err));
+    TD_TRY(td_api_encode_chat(r, with, context, &r->prompts[0], err));
+    /* The conversation as JSON is not needed any more, and takes many times the room of its tokens. */
+    json_decref(r->chat.template_doc);
+    r->chat.template_doc = NULL;
+    json_object_del(r->root, "messages");
+    if (r->prompt_tokens_max) keep_last(&r->prompts[0], r->prompt_tokens_max);
+    return TD_OK;
+}
+
+td_status td_api_encode(td_api_request *r, const td_api_encoding *with, td_api_error *err) {
+    uint32_t context = r->prompt_tokens_max ? 0 : with->info->context_length;
+    bool     is_chat = r->form == TD_READ_CHAT && r->n_prompts == 0;
+    if (r->prompt_tokens_max && r->images.n)
+        return td_api_bad(err, "truncate_prompt_tokens",
+                          "'truncate_prompt_tokens' is not supported with images: it could cut through one.");
+    TD_TRY(is_chat ? encode_chat(r, with, context, err) : encode_prompts(r, with, context, err));
+    if (!r->each) return td_api_fit_context(r, r->prompts, r->n_prompts, with->info, err);
+    for (size_t i = 0; i < r->n_prompts; i++) TD_TRY(td_api_fit_context(&r->each[i], &r->prompts[i], 1, with->info, err));
     return TD_OK;
 }

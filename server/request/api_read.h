@@ -23,18 +23,37 @@ TD_NODISCARD td_status td_api_read(const td_api *api, const char *body, size_t l
 TD_NODISCARD td_status td_api_read_form(td_api_form form, json_t *body, const td_api_context *with, td_api_request *r,
                                         td_api_error *err);
 
+/**
+ * An image of another API as the part of a chat's message: {"type": "image_url", …} with a member that chats do not have,
+ * which is the field that errors about it name. A client that sends such a member reads its own words in them.
+ * @param source, detail stay the caller's; detail NULL: none.
+ * @return NULL: memory is short.
+ */
+json_t *td_api_image_part(json_t *source, json_t *detail, const char *field);
+
 /** A greedy one-token request of the given prompt (malloc'd, taken over). @return TD_ENOMEM. */
 TD_NODISCARD td_status td_api_read_probe(const td_api *api, uint32_t *ids, size_t n_ids, td_api_request *out);
 
-/**
- * Render the chat, encode every prompt and settle max_tokens. Refuses a prompt that does not fit the context. tok and
- * chat->tmpl may be NULL: requests that need them are refused.
- */
-TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
-                                     const td_engine_info *info, td_api_error *err);
+/** By what prompts become tokens. tok and chat->tmpl may be NULL: requests that need them are refused. */
+typedef struct {
+    const td_tokenizer   *tok;
+    const td_chat_form   *chat;
+    const td_engine_info *info;
+} td_api_encoding;
 
-/** Render template_doc (and continued) and encode it, as td_api_encode_text; sets reasoning_start, adds the warnings. */
-TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_tokenizer *tok, const td_chat_form *chat,
-                                          uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err);
+/** Render the chat, encode every prompt, put the images into it, which are loaded, and settle max_tokens. Refuses a prompt
+ * that does not fit the context. */
+TD_NODISCARD td_status td_api_encode(td_api_request *r, const td_api_encoding *with, td_api_error *err);
+
+/**
+ * Render template_doc (and continued) and encode it, as td_api_encode_text, with its images; sets reasoning_start, adds the
+ * warnings.
+ * @param to what it has is the caller's, also on failure (td_api_prompt_free).
+ */
+TD_NODISCARD td_status td_api_encode_chat(td_api_request *r, const td_api_encoding *with, uint32_t context,
+                                          td_api_prompt *to, td_api_error *err);
+
+/** How many tokens the prompt of a chat has. No answer follows, so it need not fit the context. */
+TD_NODISCARD td_status td_api_count_chat(td_api_request *r, const td_api_encoding *with, size_t *n, td_api_error *err);
 
 #endif

@@ -20,7 +20,12 @@ TD_NODISCARD td_status td_api_set_schema(td_api_grammar *g, const char *param, c
 TD_NODISCARD td_status td_api_force_call(td_api_grammar *g, const json_t *tools, const char *name, bool parallel,
                                          td_api_error *err);
 
-/** messages, tools and template arguments of a chat into template_doc and continued; api_chat.c. */
-TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, td_api_error *err);
+/** messages, tools and template arguments of a chat into template_doc, continued and images; api_chat.c. */
+TD_NODISCARD td_status td_api_parse_chat(td_api_request *r, const td_engine_info *info, td_api_error *err);
+
+/** The list of parts that a message has as its content: as a new string, if all are text, or as a list of parts with images,
+ * whose sources go to r->images. api_content.c. @param message its number. */
+TD_NODISCARD td_status td_api_read_parts(td_api_request *r, const json_t *parts, size_t message, bool of_assistant,
+                                         const td_engine_info *info, json_t **content, td_api_error *err);
 
 #endif

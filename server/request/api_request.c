@@ -4,12 +4,18 @@
 
 #include "core/error.h"
 
+void td_api_prompt_free(td_api_prompt *p) {
+    free(p->ids);
+    free(p->images);
+}
+
 void td_api_request_free(td_api_request *r) {
-    for (size_t i = 0; i < r->n_prompts; i++) free(r->prompts[i].ids);
+    for (size_t i = 0; i < r->n_prompts; i++) td_api_prompt_free(&r->prompts[i]);
     for (size_t i = 0; r->each && i < r->n_prompts; i++) td_api_request_free(&r->each[i]);
     free(r->each);
     free(r->prompts);
     json_decref(r->chat.template_doc);
+    td_api_images_free(&r->images);
     td_tool_list_free(r->parts.tools);
     free(r->grammar.owned);
     td_grammar_release(r->grammar.compiled);

@@ -11,6 +11,7 @@
 #include <jansson.h>
 
 #include "server/api/api.h"
+#include "server/request/api_images.h"
 #include "server/request/chat_form.h"
 #include "server/request/grammar_cache.h"
 #include "tandem.h"
@@ -30,11 +31,16 @@ typedef enum { TD_READ_CHAT = 1, TD_READ_COMPLETION = 2 } td_api_form;
 
 /** One prompt: text to be encoded, or ids. */
 typedef struct {
-    const char *text; /* borrowed from the JSON tree; NULL when the client sent ids */
-    size_t      text_len;
-    uint32_t   *ids; /* owned; a text has them after td_api_encode */
-    size_t      n_ids;
+    const char      *text; /* borrowed from the JSON tree; NULL when the client sent ids */
+    size_t           text_len;
+    uint32_t        *ids; /* owned; a text has them after td_api_encode */
+    size_t           n_ids;
+    size_t           n_images; /* it has so many of the request's images, behind those of the prompts before it */
+    td_prompt_image *images;   /* [n_images], owned, borrowing the images: after td_api_encode */
 } td_api_prompt;
+
+/** Frees what the prompt owns. */
+void td_api_prompt_free(td_api_prompt *p);
 
 /** What the client wants to see besides the answer's text, and how the text is written. */
 typedef struct {
@@ -98,8 +104,8 @@ typedef struct {
 
 /** A chat until it is encoded. */
 typedef struct {
-    json_t       *template_doc; /* what the template renders (td_chat_form_render); owned; NULL once it is encoded */
-    const json_t *continued;    /* continue_final_message: the string that the answer starts from, in root; NULL: none */
+    json_t *template_doc; /* what the template renders (td_chat_form_render); owned; NULL once it is encoded */
+    json_t *continued;    /* continue_final_message: the string that the answer starts from, in root; NULL: none */
 } td_api_chat_doc;
 
 struct td_api_request {
@@ -123,6 +129,7 @@ struct td_api_request {
     bool            add_special_tokens; /* prompts that are text get BOS and the like */
     uint32_t        prompt_tokens_max;  /* only the last tokens of a prompt are used; 0: all */
     td_api_chat_doc chat;
+    td_api_images   images; /* of all prompts */
 
     td_sampling      sampling; /* bias arrays are owned */
     td_api_length    length;

@@ -113,26 +113,72 @@ static td_status name_thinking(json_t *request) {
     return TD_OK;
 }
 
+/* Hide the marker of an image's place in a request, its variants and the text behind it. */
+static td_status hide_marker(td_hidden_text *h, json_t *request, const variants *all, json_t **continued, td_error *err) {
+    td_hidden_look(h, request);
+    td_hidden_look(h, *continued);
+    for (size_t i = 0; i < all->n; i++) {
+        td_hidden_look(h, all->at[i].plain);
+        td_hidden_look(h, all->at[i].other);
+    }
+    if (!h->occurs) return TD_OK;
+    TD_TRY(td_hidden_choose(h, err));
+    td_status st = td_hidden_replace(h, &request);
+    if (st == TD_OK && *continued) st = td_hidden_replace(h, continued);
+    for (size_t i = 0; i < all->n && st == TD_OK; i++) {
+        st = td_hidden_replace(h, &all->at[i].plain);
+        if (st == TD_OK) st = td_hidden_replace(h, &all->at[i].other);
+    }
+    return st == TD_OK ? st : td_fail(err, st, "out of memory");
+}
+
 /* Render the request, whose variants these are, in one form. */
 static td_status render_in(const td_chat_form *f, unsigned form, const variants *all, const json_t *request, char **text,
                            size_t *len, td_error *err) {
     choose(all, form);
-    return td_chat_template_render_value(f->tmpl, request, f->bos, f->eos, text, len, err);
+    return td_chat_template_render_value(f->tmpl, request, f->markers.bos, f->markers.eos, text, len, err);
 }
 
-td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **text, size_t *len, td_error *err) {
-    variants  all = {0};
+/* Render in the learnt form; if that fails, in those others that make a difference. */
+static td_status render_in_some(const td_chat_form *f, const variants *all, const json_t *request, char **text, size_t *len,
+                                td_error *err) {
     td_error  other = {0};
-    td_status st = f->reads_thinking ? name_thinking(request) : TD_OK;
-    if (st == TD_OK) st = collect(&all, request);
-    st = st == TD_OK ? render_in(f, f->form, &all, request, text, len, err) : td_fail(err, st, "out of memory");
-    bool done = st == TD_OK || st == TD_ENOMEM;
-    for (unsigned k = 1; k < FORMS && !done; k++) {
-        if (k & ~all.bits) continue; /* the same as one that was tried */
-        done = render_in(f, f->form ^ k, &all, request, text, len, &other) == TD_OK;
-        if (done) st = TD_OK;
+    td_status st = render_in(f, f->form, all, request, text, len, err);
+    for (unsigned k = 1; k < FORMS && st != TD_OK && st != TD_ENOMEM; k++) {
+        if (k & ~all->bits) continue; /* the same as one that was tried */
+        if (render_in(f, f->form ^ k, all, request, text, len, &other) == TD_OK) st = TD_OK;
     }
+    return st;
+}
+
+static td_status append(td_chat_text *to, const json_t *string) {
+    to->continued = json_string_length(string);
+    if (!string) return TD_OK;
+    char *longer = realloc(to->text, to->len + to->continued + 1);
+    if (!longer) return TD_ENOMEM;
+    memcpy(longer + to->len, json_string_value(string), to->continued + 1);
+    to->text = longer;
+    to->len += to->continued;
+    return TD_OK;
+}
+
+td_status td_chat_form_render(const td_chat_form *f, json_t *request, json_t *continued, td_chat_text *out, td_error *err) {
+    variants       all = {0};
+    td_hidden_text hidden = {.marker = f->markers.image, .marker_len = f->markers.image_len};
+    json_t        *behind = json_incref(continued);
+    td_status      st = f->reads_thinking ? name_thinking(request) : TD_OK;
+    *out = (td_chat_text){0};
+    if (st == TD_OK) st = collect(&all, request);
+    if (st != TD_OK) td_fail(err, st, "out of memory");
+    if (st == TD_OK && hidden.marker) st = hide_marker(&hidden, request, &all, &behind, err);
+    if (st == TD_OK) st = render_in_some(f, &all, request, &out->text, &out->len, err);
+    if (st == TD_OK && append(out, behind) != TD_OK) {
+        free(out->text);
+        st = td_fail(err, TD_ENOMEM, "out of memory");
+    }
+    memcpy(out->hidden, hidden.stands, sizeof out->hidden);
     free_variants(&all);
+    json_decref(behind);
     return st;
 }
 
@@ -150,6 +196,7 @@ td_status td_chat_form_render(const td_chat_form *f, json_t *request, char **tex
     "{\"type\":\"function\",\"function\":{\"name\":\"tdname\",\"description\":\"d\",\"parameters\":{\"type\":\"object\"," \
     "\"properties\":{}}}}"
 #define THINKING(on) ",\"chat_template_kwargs\":{\"enable_thinking\":" on ",\"thinking\":" on "}"
+#define IMAGE "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Go\"},{\"type\":\"image\"}]}"
 #define REQUEST(messages, more) "{\"messages\":[" messages "]" more ",\"add_generation_prompt\":true}"
 
 /* The text of a request in one form; NULL: the template does not render it. */
@@ -195,8 +242,20 @@ static bool shows_thought(const td_chat_form *f, const char *request) {
     return shows;
 }
 
-void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const char *bos, const char *eos) {
-    *out = (td_chat_form){.tmpl = tmpl, .bos = bos, .eos = eos};
+/* Whether it writes the marker of an image's place once for an image, and not without one. */
+static bool shows_image(const td_chat_form *f, const char *with, const char *without) {
+    const td_chat_markers *m = &f->markers;
+    char                  *a = try_form(f, with, f->form), *b = try_form(f, without, f->form);
+    const char            *at = a && b ? memmem(a, strlen(a), m->image, m->image_len) : NULL;
+    bool                   once = at && !memmem(at + 1, strlen(at + 1), m->image, m->image_len);
+    once = once && !memmem(b, strlen(b), m->image, m->image_len);
+    free(a);
+    free(b);
+    return once;
+}
+
+void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const td_chat_markers *markers) {
+    *out = (td_chat_form){.tmpl = tmpl, .markers = *markers};
     if (!tmpl) return;
     char *without = try_form(out, REQUEST(USER, ""), 0);
     bool  found = !without;
@@ -213,5 +272,6 @@ void td_chat_form_learn(td_chat_form *out, const td_chat_template *tmpl, const c
     out->ignores_tools = same_text(out, REQUEST(USER, ""), REQUEST(USER, ",\"tools\":[" TOOL "]"));
     out->ignores_effort =
         same_text(out, REQUEST(USER, ",\"reasoning_effort\":\"low\""), REQUEST(USER, ",\"reasoning_effort\":\"high\""));
+    out->shows_images = markers->image && shows_image(out, REQUEST(IMAGE, ""), REQUEST(USER, ""));
     out->ignores_thinking = same_text(out, REQUEST(USER, THINKING("true")), REQUEST(USER, THINKING("false")));
 }

@@ -22,7 +22,7 @@ static void say_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t
                  context, what, prompt_tokens, what);
 }
 
-static td_status refuse_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
+td_status td_api_refuse_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err) {
     *err = (td_api_error){.http = 400, .code = "context_length_exceeded"};
     (r->api && r->api->say_too_long ? r->api->say_too_long : say_too_long)(r, prompt_tokens, context, err);
     return TD_EINVAL;
@@ -33,7 +33,7 @@ td_status td_api_encode_text(const td_api_request *r, const td_tokenizer *tok, c
     const char *what = r->form == TD_READ_CHAT ? "messages" : "prompt";
     size_t      fewest = td_tokenizer_tokens_min(tok, len);
     if (context && fewest >= context) {
-        refuse_too_long(r, fewest, context, err);
+        td_api_refuse_too_long(r, fewest, context, err);
         size_t n = strlen(err->message);
         snprintf(err->message + n, sizeof err->message - n, " That is the fewest tokens that a text of %zu bytes can have.",
                  len);
@@ -68,7 +68,7 @@ td_status td_api_fit_context(td_api_request *r, const td_api_prompt *prompts, si
         r->length.context_ends = true;
     }
     uint64_t wanted = longest + (r->length.has_max ? (uint64_t)r->length.max : 1);
-    if (wanted > info->context_length) return refuse_too_long(r, longest, info->context_length, err);
+    if (wanted > info->context_length) return td_api_refuse_too_long(r, longest, info->context_length, err);
     if (!r->length.has_max) r->length.max = (uint32_t)(room - longest);
     if (r->length.min > r->length.max)
         return td_api_bad(err, "min_tokens", "'min_tokens' is above the %u tokens that the context has left.",

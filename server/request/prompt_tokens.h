@@ -12,6 +12,9 @@
 TD_NODISCARD td_status td_api_encode_text(const td_api_request *r, const td_tokenizer *tok, const char *text, size_t len,
                                           uint32_t context, uint32_t **ids, size_t *n_ids, td_api_error *err);
 
+/** Refuse a prompt that has so many tokens, or at least so many. @return TD_EINVAL. */
+td_status td_api_refuse_too_long(const td_api_request *r, size_t prompt_tokens, uint32_t context, td_api_error *err);
+
 /** The prompts must leave room for at least what is asked for; max_tokens is what is left where it was not given. */
 TD_NODISCARD td_status td_api_fit_context(td_api_request *r, const td_api_prompt *prompts, size_t n_prompts,
                                           const td_engine_info *info, td_api_error *err);

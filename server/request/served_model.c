@@ -66,13 +66,24 @@ static td_status choose_formats(td_served_model *m, const td_served_model_option
     return TD_OK;
 }
 
+/* The texts that the chat template writes for special tokens. */
+static td_chat_markers markers_of(const td_served_model *m) {
+    td_chat_markers markers = {0};
+    bool            special;
+    if (!m->tokenizer) return markers;
+    markers.bos = td_tokenizer_bos(m->tokenizer);
+    markers.eos = td_tokenizer_eos(m->tokenizer);
+    if (m->info.image_token != UINT32_MAX)
+        markers.image = td_tokenizer_token(m->tokenizer, m->info.image_token, &markers.image_len, &special);
+    return markers;
+}
+
 td_status td_served_model_open(td_served_model *m, td_engine *engine, const td_served_model_options *o, td_error *err) {
     m->engine = engine;
     td_engine_get_info(engine, &m->info);
     m->tokenizer = td_engine_tokenizer(engine);
-    const char *bos = m->tokenizer ? td_tokenizer_bos(m->tokenizer) : NULL,
-               *eos = m->tokenizer ? td_tokenizer_eos(m->tokenizer) : NULL;
-    td_chat_form_learn(&m->chat, td_engine_chat_template(engine), bos, eos);
+    const td_chat_markers markers = markers_of(m);
+    td_chat_form_learn(&m->chat, td_engine_chat_template(engine), &markers);
     TD_TRY(set_names(m, o->names, err));
     return choose_formats(m, o, err);
 }
@@ -99,7 +110,8 @@ static td_status encode(const td_served_model *m, td_api_request *r, td_api_erro
     }
     bool own_calls = r->parts.tool_format && !r->grammar.forces_call;
     r->parts.keeps_special = (own_calls && m->tools_in_special) || (r->parts.reasoning_format && m->reasoning_in_special);
-    return td_api_encode(r, m->tokenizer, &m->chat, &m->info, err);
+    const td_api_encoding with = td_served_encoding(m);
+    return td_api_encode(r, &with, err);
 }
 
 /* Compiles the request's grammars, and has the engine get them ready for its vocabulary. */

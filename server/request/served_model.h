@@ -1,11 +1,12 @@
 /*
  * What requests need to know of the served model: what it is called, how text becomes tokens, which formats its answers
- * have. It is set when the server starts, and then only read, by all threads. The cache of grammars has a lock of its own.
+ * have. It is set when the server starts, and then only read, by all threads. The cache of grammars has a lock of its own; what
+ * images hold is a count.
  */
 #ifndef TD_SERVER_REQUEST_SERVED_MODEL_H
 #define TD_SERVER_REQUEST_SERVED_MODEL_H
 
-#include "server/request/api_request.h"
+#include "server/request/api_read.h"
 
 #define TD_MODEL_NAMES_MAX 16
 
@@ -21,7 +22,13 @@ typedef struct {
     const char         *tool_format, *reasoning_format;         /* of answers; NULL: they stay in the text */
     bool                tools_in_special, reasoning_in_special; /* their markers are special tokens */
     td_grammar_cache    grammars;
+    atomic_size_t       image_tokens_held; /* of images that requests hold; relaxed: a count */
 } td_served_model;
+
+/** By what its prompts become tokens. */
+static inline td_api_encoding td_served_encoding(const td_served_model *m) {
+    return (td_api_encoding){m->tokenizer, &m->chat, &m->info};
+}
 
 /** What of the server's options is about the model; as td_server_options has them. */
 typedef struct {

@@ -1,4 +1,5 @@
 /* From a body of /generate to a completion's: fields, and members of sampling_params. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +41,7 @@ static const field FIELDS[] = {
     {"conversation_id", NO_EFFECT, NULL},
     {"token_ids_logprob", REFUSED, NULL},
     {"input_embeds", REFUSED, NULL},
-    {"image_data", REFUSED, NULL},
+    {"image_data", READ_HERE, NULL},
     {"video_data", REFUSED, NULL},
     {"audio_data", REFUSED, NULL},
     {"modalities", REFUSED, NULL},
@@ -175,6 +176,41 @@ static td_status read_rid(const json_t *body, json_t *completion, td_api_error *
     return json_object_set(completion, "rid", v) == 0 ? TD_OK : td_api_no_memory(err);
 }
 
+/* ---- images ---- */
+
+/* Add what a prompt has as its images: one, a list of them, or null. */
+static td_status add_images(json_t *v, const char *at, const td_api_context *with, td_api_request *r, td_api_prompt *prompt,
+                            td_api_error *err) {
+    size_t n = json_is_array(v) ? json_array_size(v) : td_api_is_set(v) ? 1 : 0;
+    for (size_t i = 0; i < n; i++) {
+        char param[TD_API_PARAM_MAX];
+        if (json_is_array(v))
+            snprintf(param, sizeof param, "%s[%zu]", at, i);
+        else
+            snprintf(param, sizeof param, "%s", at);
+        TD_TRY(td_api_images_add(&r->images, with->info, param, json_is_array(v) ? json_array_get(v, i) : v, err));
+        prompt->n_images++;
+    }
+    return TD_OK;
+}
+
+/* One prompt has all images; a list of prompts, a list with what each of them has. */
+static td_status read_images(const json_t *body, bool is_list, const td_api_context *with, td_api_request *r,
+                             td_api_error *err) {
+    json_t *v = json_object_get(body, "image_data");
+    r->images.places = td_api_is_set(json_object_get(body, "text")) ? "text" : "input_ids";
+    if (!td_api_is_on(v)) return TD_OK;
+    if (!is_list) return add_images(v, "image_data", with, r, &r->prompts[0], err);
+    if (json_array_size(v) != r->n_prompts)
+        return td_api_bad(err, "image_data", "'image_data' must have an item for each of the %zu prompts.", r->n_prompts);
+    for (size_t i = 0; i < r->n_prompts; i++) {
+        char at[TD_API_PARAM_MAX];
+        snprintf(at, sizeof at, "image_data[%zu]", i);
+        TD_TRY(add_images(json_array_get(v, i), at, with, r, &r->prompts[i], err));
+    }
+    return TD_OK;
+}
+
 /* ---- sampling_params ---- */
 
 /* Read the completion with one object of sampling_params (NULL: none) into r. @param names how errors call the prompt. */
@@ -240,6 +276,7 @@ td_status td_generate_read(json_t *body, const td_api_context *with, td_generate
     bool listed = json_is_array(params);
     if (st == TD_OK) st = read_sampled(shared, listed ? json_array_get(params, 0) : params, names, with, r, err);
     if (st == TD_OK && listed) st = read_each(shared, params, names, with, r, err);
+    if (st == TD_OK) st = read_images(body, state->is_list, with, r, err);
     json_decref(shared);
     if (st != TD_OK) return st;
     r->shown.token_ids = true;

@@ -75,6 +75,7 @@ enum MHD_Result td_route_model_info(td_call *c) {
     td_jw_member_int(&b, "context_length", s->model.info.context_length);
     td_jw_member_int(&b, "vocab_size", s->model.info.vocab_size);
     td_jw_member_bool(&b, "has_chat_template", s->model.chat.tmpl != NULL);
+    td_jw_member_bool(&b, "has_image_understanding", s->model.chat.shows_images);
     td_jw_key(&b, "preferred_sampling_params");
     td_jw_open(&b, '{');
     write_default(&b, "temperature", s->model.info.default_temperature);

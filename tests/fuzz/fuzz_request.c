@@ -30,6 +30,17 @@ static void check_parameters(const td_api_request *r, const td_engine_info *info
     for (size_t i = 0; i < r->stop.n_ids; i++) require(r->stop.ids[i] < info->vocab_size);
 }
 
+/* The images' tokens are where the prompt says, and nowhere else. */
+static void check_images(const td_api_prompt *p, uint32_t token) {
+    size_t at = 0;
+    for (size_t i = 0; i < p->n_images; i++) {
+        uint32_t n = td_image_tokens(p->images[i].image);
+        for (; at < p->images[i].first; at++) require(p->ids[at] != token);
+        for (size_t end = at + n; at < end; at++) require(at < p->n_ids && p->ids[at] == token);
+    }
+    for (; at < p->n_ids; at++) require(p->ids[at] != token);
+}
+
 static void check_accepted(const td_api_request *r, const td_engine_info *info) {
     check_parameters(r, info);
     for (size_t i = 0; i < r->n_prompts; i++) {
@@ -38,6 +49,7 @@ static void check_accepted(const td_api_request *r, const td_engine_info *info) 
         require(own->n == r->n && own->stream.on == r->stream.on && own->shown.top_logprobs == r->shown.top_logprobs);
         require(r->prompts[i].n_ids > 0 && r->prompts[i].n_ids + own->length.max <= info->context_length);
         for (size_t k = 0; k < r->prompts[i].n_ids; k++) require(r->prompts[i].ids[k] < info->vocab_size);
+        check_images(&r->prompts[i], info->image_token);
     }
 }
 
@@ -83,7 +95,7 @@ static void keep_two(td_response_store *store) {
 static void check_text_work(td_work_fn work, td_server *s, const td_api *api, const uint8_t *body, size_t size) {
     td_call c = {.server = s};
     td_jbuf_put(&c.body, (const char *)body, size);
-    while (work(&c)) {
+    while ((c.text.kind = work(&c)) != TD_TEXT_ENDED) {
     }
     if (c.failed) {
         check_refused(api, &c.err);
@@ -99,6 +111,7 @@ static void check_text_work(td_work_fn work, td_server *s, const td_api *api, co
         json_decref(reply);
     }
     td_token_answer_free(c.tokens);
+    td_api_request_free(&c.req);
     td_jbuf_free(&c.body);
     td_jbuf_free(&c.reply);
 }
@@ -106,14 +119,17 @@ static void check_text_work(td_work_fn work, td_server *s, const td_api *api, co
 static void open_server(td_server *s) {
     td_engine_options o; /* the fake engine: its tokenizer and template are what is needed */
     td_engine_options_init(&o);
-    o.model_path = "/fuzz";
+    o.model_path = "/fuzz-images";
     o.context_length = 512;
     require(td_engine_open(&o, &s->engine, NULL) == TD_OK);
+    s->model.engine = s->engine;
     s->model.tokenizer = td_engine_tokenizer(s->engine);
     s->model.names[s->model.n_names++] = "fuzz";
     td_engine_get_info(s->engine, &s->model.info);
-    td_chat_form_learn(&s->model.chat, td_engine_chat_template(s->engine), td_tokenizer_bos(s->model.tokenizer),
-                       td_tokenizer_eos(s->model.tokenizer));
+    td_chat_markers markers = {.bos = td_tokenizer_bos(s->model.tokenizer), .eos = td_tokenizer_eos(s->model.tokenizer)};
+    bool            special;
+    markers.image = td_tokenizer_token(s->model.tokenizer, s->model.info.image_token, &markers.image_len, &special);
+    td_chat_form_learn(&s->model.chat, td_engine_chat_template(s->engine), &markers);
     keep_two(&s->responses);
 }
 
@@ -140,7 +156,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const td_api *api = APIS[which];
     td_status     st =
         td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&s.model.info, &s.responses}, &r, &err);
-    if (st == TD_OK) st = td_api_encode(&r, s.model.tokenizer, &s.model.chat, &s.model.info, &err);
+    while (st == TD_OK && td_api_images_left(&r.images))
+        st = td_api_images_load(&r.images, s.engine, &s.model.image_tokens_held, &err);
+    const td_api_encoding encoding = td_served_encoding(&s.model);
+    if (st == TD_OK) st = td_api_encode(&r, &encoding, &err);
     if (st == TD_OK)
         check_accepted(&r, &s.model.info);
     else

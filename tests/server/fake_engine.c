@@ -21,6 +21,11 @@
  *   missing    no such folder
  *   slow       loading waits at the gate
  *   cold       the first token of all comes after 2 s, and not while the gate is shut
+ *   images     the model takes images, of 4 tokens each or more: the token <|image|>, 260. Its template writes that for an
+ *              image of any message but the assistant's, and refuses one of the system. In the answer "[n]" stands for an
+ *              image of n tokens. Before an image is loaded, it waits at the gate
+ *   blind      with images: the template knows no lists
+ *   fuzz       with images: none is decoded
  * A grammar waits at the gate (gate.h), too, before it is ready.
  */
 #include <jansson.h>
@@ -33,18 +38,23 @@
 
 #include "core/error.h"
 #include "core/math/rng.h"
+#include "image/image.h"
 #include "tandem.h"
 #include "tests/forms.h"
 #include "tests/server/gate.h"
 #include "text/tokenizer/encode_work.h"
 
 #define VOCAB 260
+#define IMAGE_TOKEN 260 /* where the model takes images */
 #define BYTE_BASE 4u
 #define TICK_US 1000
 #define SLOW_TICKS 20
 #define COLD_TICKS 2000
 #define LINGER_US 500000
 #define HALFWAY_TOKENS 3
+
+static const char IMAGE[] = "<|image|>";
+static bool       g_takes_images, g_is_blind; /* set before the engine's threads start */
 
 static const char *const SPECIAL[BYTE_BASE] = {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>"};
 
@@ -88,6 +98,8 @@ td_status td_tokenizer_encode(const td_tokenizer *tok, const char *text, size_t 
             size_t m = strlen(SPECIAL[s]);
             if (n - i >= m && !memcmp(text + i, SPECIAL[s], m)) to[k++] = s, len = m;
         }
+        if (!len && parse_special && g_takes_images && n - i >= strlen(IMAGE) && !memcmp(text + i, IMAGE, strlen(IMAGE)))
+            to[k++] = IMAGE_TOKEN, len = strlen(IMAGE);
         if (!len) to[k++] = BYTE_BASE + (unsigned char)text[i], len = 1;
         i += len;
     }
@@ -118,6 +130,10 @@ td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size
     size_t         m = 0, k = 0;
     (void)tok;
     for (size_t i = 0; i < n; i++) {
+        if (ids[i] == IMAGE_TOKEN && g_takes_images) {
+            if (!skip_special) m += (size_t)(stpcpy((char *)raw + m, IMAGE) - (char *)(raw + m));
+            continue;
+        }
         if (ids[i] >= VOCAB) {
             free(raw);
             free(out);
@@ -145,6 +161,11 @@ td_status td_tokenizer_decode(const td_tokenizer *tok, const uint32_t *ids, size
 
 const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len, bool *special) {
     (void)tok;
+    if (g_takes_images && id == IMAGE_TOKEN) {
+        *special = true;
+        *len = strlen(IMAGE);
+        return IMAGE;
+    }
     *special = id < BYTE_BASE;
     *len = *special ? strlen(SPECIAL[id]) : 1;
     return id >= VOCAB ? NULL : *special ? SPECIAL[id] : (const char *)&g_bytes[id - BYTE_BASE];
@@ -152,7 +173,7 @@ const char *td_tokenizer_token(const td_tokenizer *tok, uint32_t id, size_t *len
 
 size_t td_tokenizer_vocab_size(const td_tokenizer *tok) {
     (void)tok;
-    return VOCAB;
+    return VOCAB + g_takes_images;
 }
 
 const char *td_tokenizer_bos(const td_tokenizer *tok) {
@@ -180,6 +201,14 @@ static void read_template(const char *path) {
     fclose(f);
 }
 
+static void write_part(FILE *f, const json_t *part, bool of_assistant) {
+    const char *text = json_string_value(json_object_get(part, "text"));
+    if (text)
+        fwrite(text, 1, json_string_length(json_object_get(part, "text")), f);
+    else if (!of_assistant)
+        fputs(IMAGE, f);
+}
+
 td_status td_chat_template_render_value(const td_chat_template *tmpl, const json_t *doc, const char *bos, const char *eos,
                                         char **text, size_t *text_len, td_error *err) {
     json_t *messages = json_object_get(doc, "messages"), *m;
@@ -195,7 +224,13 @@ td_status td_chat_template_render_value(const td_chat_template *tmpl, const json
         bool assistant = !strcmp(role, "assistant");
         if (!strcmp(role, "tool") && i == 0) st = td_fail(err, TD_EINVAL, "a conversation cannot start with a tool");
         fprintf(f, "%s%s", assistant ? "<|assistant|>" : "<|user|>", !strcmp(role, "system") ? "[system]" : "");
-        fwrite(content ? content : "[null]", 1, content ? json_string_length(json_object_get(m, "content")) : 6, f);
+        const json_t *parts = g_takes_images && !g_is_blind ? json_object_get(m, "content") : NULL, *part;
+        size_t        k;
+        if (json_is_array(parts) && !strcmp(role, "system"))
+            st = td_fail(err, TD_EINVAL, "System message cannot contain images.");
+        json_array_foreach(parts, k, part) write_part(f, part, assistant);
+        if (!json_is_array(parts))
+            fwrite(content ? content : "[null]", 1, content ? json_string_length(json_object_get(m, "content")) : 6, f);
         if (assistant) fputs(eos ? eos : "", f);
     }
     if (json_object_get(doc, "tools")) fprintf(f, "[tools:%zu]", json_array_size(json_object_get(doc, "tools")));
@@ -218,6 +253,7 @@ struct td_request {
     td_request_params p;
     uint32_t         *prompt, *reply;
     size_t            n_reply;
+    td_prompt_image  *images;
     char             *stop[TD_STOP_MAX];
     char             *text; /* all generated bytes */
     size_t            text_len, text_sent;
@@ -239,6 +275,7 @@ struct td_engine {
     bool              stop, flushed, lost;
     td_engine_stats   stats;
     uint64_t          submitted;
+    td_image_loader  *images; /* NULL: the model takes none, or none is decoded */
 };
 
 void td_engine_options_init(td_engine_options *o) {
@@ -255,6 +292,8 @@ void td_request_params_init(td_request_params *p) {
 static void unref_locked(td_request *r) {
     if (--r->refs) return;
     for (size_t i = 0; i < r->p.n_stop; i++) free(r->stop[i]);
+    for (size_t i = 0; i < r->p.n_images; i++) td_image_release(r->images[i].image);
+    free(r->images);
     free(r->prompt);
     free(r->reply);
     free(r->text);
@@ -427,6 +466,12 @@ td_status td_engine_open(const td_engine_options *o, td_engine **out, td_error *
     e->o = *o;
     strncpy(e->path, o->model_path, sizeof e->path - 1);
     read_template(o->chat_template);
+    g_takes_images = strstr(o->model_path, "images");
+    g_is_blind = strstr(o->model_path, "blind");
+    if (g_takes_images && !strstr(o->model_path, "fuzz")) {
+        td_image_options with = td_image_default_options();
+        TD_TRY(td_image_loader_open(&with, &e->images, err));
+    }
     e->has_template = !o->chat_template || strcmp(o->chat_template, "none") != 0;
     e->stats.ttft = (td_histogram){.n = 3, .bound_s = {0.01, 0.1, 1}, .count = {1, 2, 0, 1}, .sum_s = 2.5};
     e->stats.tpot = e->stats.queue_time = e->stats.e2e = e->stats.ttft;
@@ -445,20 +490,48 @@ void td_engine_close(td_engine *e, double grace_s) {
     pthread_join(e->thread, NULL);
     if (left) abort(); /* the server promises to have ended all */
     pthread_mutex_destroy(&e->lock);
+    td_image_loader_close(e->images);
     free(e);
 }
 
+/* An image that is not decoded: one token. */
+static td_image *undecoded(void) {
+    td_image *image = calloc(1, sizeof *image);
+    atomic_init(&image->refs, 1);
+    image->rule.merge = image->rows = image->cols = 2;
+    return image;
+}
+
+td_status td_engine_load_image(td_engine *e, const char *text, size_t len, td_image **out, td_error *err) {
+    /* Sides in whole blocks of 32 pixels, and 64 of them at least. */
+    static const td_image_rule RULE = {.sizing = TD_IMAGE_QWEN,
+                                       .patch = 16,
+                                       .merge = 2,
+                                       .frames = 2,
+                                       .min = 4096,
+                                       .max = 1 << 24,
+                                       .mean = {0.5f, 0.5f, 0.5f},
+                                       .std = {0.5f, 0.5f, 0.5f}};
+    if (!g_takes_images) return td_fail(err, TD_ENOTSUP, "the model is served for text only, and takes no images");
+    wait_at_gate();
+    if (e->images) return td_image_load_text(e->images, &RULE, text, len, out, err);
+    if (len == 0) return td_fail(err, TD_EFORMAT, "no image");
+    *out = undecoded();
+    return TD_OK;
+}
+
 void td_engine_get_info(const td_engine *e, td_engine_info *info) {
-    *info = WITH(td_engine_info, .architecture = "Fake", .model_type = "fake", .model_path = e->path, .device = "fake",
-                 .quantization = "none", .expert_quantization = "none", .expert_kernel = "none", .vocab_size = VOCAB,
-                 .context_length = e->o.context_length ? e->o.context_length : 4096, .max_total_tokens = 1 << 20,
-                 .kv_page_tokens = 128, .weight_bytes = (uint64_t)3 << 30, .expert_weight_bytes = (uint64_t)2 << 30,
-                 .kv_bytes = (uint64_t)1 << 29, .scratch_bytes = 1 << 20, .max_running_requests = max_running(e),
-                 .max_queued_requests = max_queued(e), .chunked_prefill_size = e->o.chunked_prefill_size,
-                 .device_bounds = {e->o.measure_bounds ? 30e9 : 0, 1e12, 1e11},
-                 .expert_bounds = {e->o.measure_bounds ? 60e9 : 0, 2e12, 2e11}, .n_expert_nodes = 2,
-                 .expert_nodes = {{0, 0.75}, {1, 0.25}}, .default_temperature = 0, .default_top_p = NAN,
-                 .default_repetition_penalty = NAN);
+    *info = WITH(
+        td_engine_info, .architecture = "Fake", .model_type = "fake", .model_path = e->path, .device = "fake",
+        .quantization = "none", .expert_quantization = "none", .expert_kernel = "none", .vocab_size = VOCAB + g_takes_images,
+        .context_length = e->o.context_length ? e->o.context_length : 4096, .max_total_tokens = 1 << 20,
+        .kv_page_tokens = 128, .image_token = g_takes_images ? IMAGE_TOKEN : UINT32_MAX, .weight_bytes = (uint64_t)3 << 30,
+        .expert_weight_bytes = (uint64_t)2 << 30, .kv_bytes = (uint64_t)1 << 29, .scratch_bytes = 1 << 20,
+        .max_running_requests = max_running(e), .max_queued_requests = max_queued(e),
+        .chunked_prefill_size = e->o.chunked_prefill_size, .device_bounds = {e->o.measure_bounds ? 30e9 : 0, 1e12, 1e11},
+        .expert_bounds = {e->o.measure_bounds ? 60e9 : 0, 2e12, 2e11}, .n_expert_nodes = 2,
+        .expert_nodes = {{0, 0.75}, {1, 0.25}}, .default_temperature = 0, .default_top_p = NAN,
+        .default_repetition_penalty = NAN);
 }
 
 const td_tokenizer *td_engine_tokenizer(const td_engine *e) {
@@ -555,12 +628,31 @@ void td_engine_get_step(td_engine *e, td_engine_step *s) {
     pthread_mutex_unlock(&e->lock);
 }
 
+/* Add the bytes for an image, which its token and the next ones of it stand for. @return how many they are. */
+static size_t reply_to_image(td_request *r, size_t at, size_t *n) {
+    char   text[32];
+    size_t k = 0;
+    while (k < r->p.n_images && r->images[k].first != at) k++;
+    if (k == r->p.n_images) abort(); /* the server promises that images have these tokens, and nothing else has */
+    uint32_t tokens = td_image_tokens(r->images[k].image);
+    for (size_t i = at; i < at + tokens; i++)
+        if (i >= r->p.n_prompt || r->prompt[i] != IMAGE_TOKEN) abort();
+    snprintf(text, sizeof text, "[%u]", tokens);
+    for (const char *c = text; *c; c++) r->reply[(*n)++] = BYTE_BASE + (unsigned char)*c;
+    return tokens;
+}
+
 static void make_reply(td_request *r) {
-    size_t from = 0, n = 0;
+    size_t from = 0, n = 0, step;
     for (size_t i = 0; i < r->p.n_prompt; i++)
         if (r->prompt[i] == 2) from = i + 1;
-    for (size_t i = from; i < r->p.n_prompt && (r->prompt[i] >= BYTE_BASE || i == 0); i++)
-        if (r->prompt[i] >= BYTE_BASE) r->reply[n++] = r->prompt[i];
+    for (size_t i = from; i < r->p.n_prompt && (r->prompt[i] >= BYTE_BASE || i == 0); i += step) {
+        step = 1;
+        if (r->prompt[i] == IMAGE_TOKEN)
+            step = reply_to_image(r, i, &n);
+        else if (r->prompt[i] >= BYTE_BASE)
+            r->reply[n++] = r->prompt[i];
+    }
     r->n_reply = n;
 }
 
@@ -580,7 +672,9 @@ static td_request *make_request(td_engine *e, const td_request_params *p) {
     r->refs = 2;
     r->begin_s = now_s();
     r->prompt = malloc(p->n_prompt * sizeof *r->prompt);
-    r->reply = malloc(p->n_prompt * sizeof *r->reply);
+    r->reply = malloc((p->n_prompt + 16 * p->n_images) * sizeof *r->reply);
+    r->images = malloc((p->n_images + 1) * sizeof *r->images);
+    for (size_t i = 0; i < p->n_images; i++) td_image_hold((r->images[i] = p->images[i]).image);
     r->text = malloc(p->max_tokens + 1);
     memcpy(r->prompt, p->prompt, p->n_prompt * sizeof *r->prompt);
     for (size_t i = 0; i < p->n_stop; i++) r->stop[i] = strdup(p->stop[i]);

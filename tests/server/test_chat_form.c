@@ -59,20 +59,20 @@ static td_chat_template *compile(const char *source) {
     return t;
 }
 
+static td_chat_markers g_markers; /* of the model */
+
 /* The text of a body, malloc'd; NULL with err filled. */
 static char *render(const char *source, const char *body, td_error *err) {
     AT_END(end_template) td_chat_template     *t = compile(source);
     td_chat_form                               form;
     AT_END(td_api_request_free) td_api_request r;
     td_api_error                               why;
-    char                                      *text = NULL;
-    size_t                                     len;
-    td_chat_form_learn(&form, t, NULL, NULL);
+    td_chat_text                               text;
+    td_chat_form_learn(&form, t, &g_markers);
     if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){.info = &INFO}, &r, &why) != TD_OK)
         fail_msg("%s", why.message);
     *err = (td_error){0};
-    if (td_chat_form_render(&form, r.chat.template_doc, &text, &len, err) != TD_OK) text = NULL;
-    return text;
+    return td_chat_form_render(&form, r.chat.template_doc, NULL, &text, err) == TD_OK ? text.text : NULL;
 }
 
 static void assert_renders(const char *source, const char *body, const char *expected) {
@@ -140,11 +140,11 @@ TEST(tools_and_effort_that_nothing_shows) {
         AT_END(end_template)
         td_chat_template *t = compile(shows ? "{{ tools | length if tools }}{{ reasoning_effort }}{{ messages[0].content }}"
                                             : "{{ messages[0].content }}");
-        td_chat_form_learn(&form, t, NULL, NULL);
+        td_chat_form_learn(&form, t, &(td_chat_markers){0});
         assert_int_equal(form.ignores_tools, !shows);
         assert_int_equal(form.ignores_effort, !shows);
     }
-    td_chat_form_learn(&form, NULL, NULL, NULL);
+    td_chat_form_learn(&form, NULL, &(td_chat_markers){0});
     assert_false(form.ignores_tools);
 }
 
@@ -158,7 +158,7 @@ TEST(a_switch_for_thinking) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         td_chat_form                           form;
         AT_END(end_template) td_chat_template *t = compile(cases[i].source);
-        td_chat_form_learn(&form, t, NULL, NULL);
+        td_chat_form_learn(&form, t, &(td_chat_markers){0});
         assert_int_equal(form.ignores_thinking, cases[i].ignores);
     }
 }
@@ -189,4 +189,84 @@ TEST(published_templates) {
         free(text);
         free(source);
     }
+}
+
+/* ---- images ---- */
+
+/* Parts of a list, as the templates of Qwen's vision models write them. */
+#define PARTS                                                                                                            \
+    "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}" \
+    "{% if p.type == 'image' %}{% if m.role == 'system' %}{{ raise_exception('No images here.') }}{% endif %}"           \
+    "(<|pad|>){% elif 'text' in p %}{{ p.text }}{% else %}{{ raise_exception('What is that?') }}{% endif %}{% endfor %}" \
+    "{% endif %}{% for tc in m.tool_calls %}[{{ tc.function.arguments | tojson }}]{% endfor %}{% endfor %}"
+
+static const td_chat_markers PAD = {.image = "<|pad|>", .image_len = 7};
+
+static bool shows_images(const char *source, const td_chat_markers *markers) {
+    AT_END(end_template) td_chat_template *t = compile(source);
+    td_chat_form                           form;
+    td_chat_form_learn(&form, t, markers);
+    return form.shows_images;
+}
+
+TEST(whether_a_template_shows_images) {
+    assert_true(shows_images(PARTS, &PAD));
+    assert_false(shows_images(PARTS, &(td_chat_markers){0}));                               /* of a model that takes none */
+    assert_false(shows_images("{% for m in messages %}{{ m.content }}{% endfor %}", &PAD)); /* knows no lists */
+    assert_false(shows_images("{% for m in messages %}{{ m.content + '!' }}{% endfor %}", &PAD));
+    assert_false(shows_images(PARTS "<|pad|>", &PAD)); /* the marker is no mark of an image */
+    assert_false(shows_images(ITEMS, &PAD));
+}
+
+static const td_engine_info WITH_IMAGES = {
+    .vocab_size = 100, .context_length = 1000, .max_queued_requests = 8, .image_token = 7};
+
+/* A body is rendered to this text; "~" in it is what stands for a hidden marker. */
+static void assert_shows(const char *body, const char *expected) {
+    AT_END(end_template) td_chat_template     *t = compile(PARTS);
+    AT_END(td_api_request_free) td_api_request r;
+    td_chat_form                               form;
+    td_api_error                               why;
+    td_error                                   err = {0};
+    td_chat_text                               text;
+    td_chat_form_learn(&form, t, &PAD);
+    if (td_api_read(&td_api_chat, body, strlen(body), &(td_api_context){.info = &WITH_IMAGES}, &r, &why) != TD_OK)
+        fail_msg("%s", why.message);
+    OK(td_chat_form_render(&form, r.chat.template_doc, r.chat.continued, &text, &err));
+    char  *shown = malloc(text.len + 1);
+    size_t n = 0;
+    for (size_t i = 0; i < text.len; i++) {
+        bool hidden = text.hidden[0] && !strncmp(text.text + i, text.hidden, TD_HIDDEN_BYTES);
+        shown[n++] = hidden ? '~' : text.text[i];
+        i += hidden ? TD_HIDDEN_BYTES - 1 : 0;
+    }
+    shown[n] = 0;
+    assert_string_equal(shown, expected);
+    free(shown);
+    free(text.text);
+}
+
+#define IMAGE "{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:,\"}}"
+
+TEST(images_stand_between_texts) {
+    assert_shows("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}, " IMAGE
+                 ", {\"type\": \"text\", \"text\": \"b\"}]}, {\"role\": \"user\", \"content\": \"c\"}]}",
+                 "<user>a(<|pad|>)b<user>c");
+}
+
+/* In texts, in names of arguments and their values, also where JSON hides it behind an escape, and behind what the template
+ * writes. */
+TEST(a_marker_that_others_write_is_hidden) {
+    assert_shows("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a<|pad|>\"}, " IMAGE
+                 "]}, {\"role\": \"user\", \"content\": \"<|pad|><|pad|>\"}]}",
+                 "<user>a~(<|pad|>)<user>~~");
+    assert_shows(
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": \"x\", "
+        "\"tool_calls\": [{\"id\": \"c1\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": "
+        "\"{\\\"<|pad|>\\\": \\\"\\\\u003c|pad|>\\\"}\"}}]}]}",
+        "<user>Q<assistant>x[{\"~\": \"~\"}]");
+    assert_shows(
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Q\"}, {\"role\": \"assistant\", \"content\": "
+        "\"<|pad|>!\"}], \"continue_final_message\": true}",
+        "<user>Q~!");
 }

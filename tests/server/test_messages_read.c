@@ -166,7 +166,7 @@ static const struct {
      "'messages[1].content[0]' is of type 'tool_use'"},
     {BLOCK("1"), "'messages[0].content[0]'"},
     {BLOCK("{\"type\": \"text\"}"), "'messages[0].content[0]' must have a 'text'"},
-    {BLOCK("{\"type\": \"image\", \"source\": {}}"), "'messages[0].content[0]' is of type 'image'"},
+    {BLOCK("{\"type\": \"image\", \"source\": {}}"), "'messages[0].content[0]' must have a 'source'"},
     {BLOCK("{\"type\": \"document\"}"), "is of type 'document'"},
     {BLOCK(CALL), "is of type 'tool_use'"},
     {BLOCK("{\"type\": \"tool_result\"}"), "'tool_use_id'"},
@@ -185,7 +185,7 @@ static const struct {
     {"\"messages\": [" USER(
          "Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}, {\"role\": \"user\", \"content\": "
               "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": [{\"type\": \"image\"}]}]}]",
-     "'messages[2].content[0].content[0]' is of type 'image'"},
+     "'messages[2].content[0].content[0]' must have a 'source'"},
     {"\"messages\": [" USER("Q") ", {\"role\": \"assistant\", \"content\": [" CALL "]}, {\"role\": \"user\", \"content\": "
                                  "[{\"type\": \"tool_result\", \"tool_use_id\": \"c1\", \"content\": 1}]}]",
      "'messages[2].content[0].content'"},

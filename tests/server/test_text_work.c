@@ -28,7 +28,7 @@ void __wrap_MHD_resume_connection(struct MHD_Connection *connection) {
     g_suspended--;
 }
 
-static bool run(void *call, bool closing) {
+static td_text_kind run(void *call, bool closing) {
     outcome *o = call;
     g_running++;
     if (!closing) {
@@ -36,12 +36,12 @@ static bool run(void *call, bool closing) {
         pthread_mutex_unlock(&g_gate);
     }
     *o = closing ? TOLD : FINISHED;
-    return false;
+    return TD_TEXT_ENDED;
 }
 
-static bool run_freely(void *call, bool closing) {
+static td_text_kind run_freely(void *call, bool closing) {
     *(outcome *)call = closing ? TOLD : FINISHED;
-    return false;
+    return TD_TEXT_ENDED;
 }
 
 static void *stop(void *arg) {
@@ -58,14 +58,15 @@ static bool is_closing(void) {
 }
 
 TEST(what_runs_is_finished_and_what_waits_is_told) {
-    td_error    err = {0};
-    pthread_t   stopping;
-    td_text_job late = {.run = run, .call = &(outcome){UNTOUCHED}};
+    static const td_text_kind kinds[] = {TD_TEXT_SHORT, TD_TEXT_LONG, TD_TEXT_IMAGE};
+    td_error                  err = {0};
+    pthread_t                 stopping;
+    td_text_job               late = {.run = run, .call = &(outcome){UNTOUCHED}};
     td_text_work_init(&g_work);
     OK(td_text_work_start(&g_work, &err));
     pthread_mutex_lock(&g_gate);
     for (int i = 0; i < JOBS; i++) {
-        g_jobs[i] = (td_text_job){.run = run, .call = &g_outcomes[i], .kind = i % 2 ? TD_TEXT_LONG : TD_TEXT_SHORT};
+        g_jobs[i] = (td_text_job){.run = run, .call = &g_outcomes[i], .kind = kinds[i % 3]};
         assert_true(td_text_work_put(&g_work, &g_jobs[i]));
     }
     while (g_running < TD_TEXT_THREADS) sched_yield();
@@ -122,12 +123,16 @@ TEST(short_texts_do_not_wait_for_grammars) {
     hold_up_no_short_text(TD_TEXT_GRAMMAR);
 }
 
+TEST(short_texts_do_not_wait_for_images) {
+    hold_up_no_short_text(TD_TEXT_IMAGE);
+}
+
 /* Its text is read at once; its grammar waits for its turn. */
-static bool read_before_grammar(void *call, bool closing) {
+static td_text_kind read_before_grammar(void *call, bool closing) {
     outcome *o = call;
     if (*o == UNTOUCHED && !closing) {
         *o = TOLD;
-        return true;
+        return TD_TEXT_GRAMMAR;
     }
     return run_freely(call, closing);
 }
@@ -147,9 +152,49 @@ TEST(the_grammar_of_a_short_text_is_compiled_in_its_turn) {
     assert_true(td_text_work_stop(&work, 1e6));
 }
 
+/* A request whose images are loaded one by one. */
+typedef struct {
+    int  left;     /* images */
+    int *sequence; /* of the threads' work: whose image, in the order in which they were loaded */
+    int *n, mine;
+} loads;
+
+static pthread_mutex_t g_order = PTHREAD_MUTEX_INITIALIZER;
+
+static td_text_kind load_one(void *call, bool closing) {
+    loads *l = call;
+    if (closing) return TD_TEXT_ENDED;
+    pthread_mutex_lock(&g_order);
+    l->sequence[(*l->n)++] = l->mine;
+    pthread_mutex_unlock(&g_order);
+    return --l->left ? TD_TEXT_IMAGE : TD_TEXT_ENDED;
+}
+
+/* A request with one image waits for as many images of one with hundreds as there are threads, and not for all of them. */
+TEST(requests_with_images_take_turns) {
+    enum { MANY = 200 };
+    td_text_work work;
+    td_error     err = {0};
+    int          sequence[MANY + 1], n = 0, at = 0;
+    loads        many = {MANY, sequence, &n, 1}, one = {1, sequence, &n, 2};
+    td_text_job  jobs[] = {{.run = load_one, .call = &many, .kind = TD_TEXT_IMAGE},
+                           {.run = load_one, .call = &one, .kind = TD_TEXT_IMAGE}};
+    td_text_work_init(&work);
+    for (int i = 0; i < 2; i++) assert_true(td_text_work_put(&work, &jobs[i]));
+    OK(td_text_work_start(&work, &err));
+    for (int i = 0; i < 2; i++) {
+        while (!td_text_work_done(&work, &jobs[i])) sched_yield();
+        td_text_work_left(&work, &jobs[i]);
+    }
+    assert_true(td_text_work_stop(&work, 1e6));
+    assert_int_equal(n, MANY + 1);
+    while (sequence[at] != 2) at++;
+    assert_true(at < MANY); /* the thread that took it may have been held up by the system meanwhile */
+}
+
 static td_text_work g_stopped;
 
-static bool run_until_cancelled(void *call, bool closing) {
+static td_text_kind run_until_cancelled(void *call, bool closing) {
     g_running++;
     while (!closing && !td_text_work_cancelled(&g_stopped)) sched_yield();
     return run_freely(call, closing);

@@ -23,10 +23,11 @@ static void check_row(const json_t *row) {
     AT_END(end_template) td_chat_template *t = encoding_of(model_type);
     td_chat_form                           form;
     td_error                               err = {0};
-    size_t                                 len = 0;
-    FREED char                            *text = NULL;
-    td_chat_form_learn(&form, t, NULL, NULL);
-    td_status st = td_chat_form_render(&form, json_object_get(row, "request"), &text, &len, &err);
+    td_chat_text                           out;
+    td_chat_form_learn(&form, t, &(td_chat_markers){0});
+    td_status   st = td_chat_form_render(&form, json_object_get(row, "request"), NULL, &out, &err);
+    FREED char *text = out.text;
+    size_t      len = out.len;
     if (refusal && (st != TD_EINVAL || strcmp(err.text, refusal) != 0))
         fail_msg("%s, %s: '%s' in place of '%s'", model_type, name, st == TD_OK ? text : err.text, refusal);
     if (want && st != TD_OK) fail_msg("%s, %s: %s", model_type, name, err.text);
@@ -58,7 +59,7 @@ TEST(what_the_server_learns) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         AT_END(end_template) td_chat_template *t = encoding_of(cases[i].model_type);
         td_chat_form                           form;
-        td_chat_form_learn(&form, t, NULL, NULL);
+        td_chat_form_learn(&form, t, &(td_chat_markers){0});
         assert_int_equal(form.form, 0);
         assert_false(form.reads_thinking || form.ignores_tools || form.ignores_thinking);
         assert_int_equal(form.ignores_effort, cases[i].ignores_effort);

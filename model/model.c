@@ -827,12 +827,23 @@ td_status td_model_mtp_head(td_model *m, td_out_rows out, const float **logits) 
     return m->config.n_mtp_layers ? run_head(m, TD_PASS_MTP_HEAD, out, logits) : TD_ENOTSUP;
 }
 
-td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
+td_status td_model_start_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
     assert(m->vision);
+    return td_vision_start(m->vision, pixels, rows, columns, features, &m->cards->error);
+}
+
+td_status td_model_run_image_piece(td_model *m, td_piece *piece) {
     td_pool_hold(m->expert_pool);
-    td_status st = td_vision_encode(m->vision, pixels, rows, columns, features, &m->cards->error);
+    td_status st = td_vision_run(m->vision, piece, &m->cards->error);
     td_pool_release(m->expert_pool);
     return st;
+}
+
+td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
+    td_piece piece = {.budget_s = INFINITY, .part_s = INFINITY};
+    TD_TRY(td_model_start_image(m, pixels, rows, columns, features));
+    while (!piece.ended) TD_TRY(td_model_run_image_piece(m, &piece));
+    return TD_OK;
 }
 
 size_t td_model_page_bytes(const td_model *m) {

@@ -7,12 +7,11 @@
 #ifndef TD_MODEL_MODEL_H
 #define TD_MODEL_MODEL_H
 
-#include <stdatomic.h>
-
 #include "model/layer_caches.h"
 #include "model/memory_plan.h"
 #include "model/model_probe.h"
 #include "model/model_spec.h"
+#include "model/piece.h"
 #include "model/step_rows.h"
 #include "residency/resident_experts.h"
 
@@ -66,11 +65,21 @@ const td_vision_config *td_model_vision(const td_model *m);
 
 /**
  * Encode a picture, on the first card. From the thread of the passes, between passes; a pass in pieces may be under way.
- * @param pixels, rows, columns, features as td_vision_encode (model/vision.h).
+ * @param pixels, rows, columns, features as td_vision_start (model/vision.h).
  * @return TD_EINVAL for a picture of odd sides, or of more than max_patches; TD_ENOMEM, TD_EDEVICE. td_model_why has a sentence.
  */
 TD_NODISCARD td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns,
                                              float *features);
+
+/**
+ * The same in pieces: nothing is computed yet. One that has not ended is dropped. Between its pieces passes may run, those in
+ * pieces too. The features are those of td_model_encode_image, wherever it is cut.
+ * @param pixels, features the caller's until the last piece has ended; features are written by then.
+ */
+TD_NODISCARD td_status td_model_start_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns,
+                                            float *features);
+/** Compute the next operations, one at the least. @return as td_model_encode_image; the picture is dropped then. */
+TD_NODISCARD td_status td_model_run_image_piece(td_model *m, td_piece *piece);
 
 /** What the tiers have done since load, and the (token, expert) pairs. Any thread. */
 typedef struct {
@@ -112,19 +121,6 @@ TD_NODISCARD td_status td_model_load(td_model *m, uint32_t n_pages, td_error *er
 TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, td_out_rows out, const float **logits);
 
 /* ---- a pass in pieces (pass_pieces.c) ---- */
-
-/** A piece of a pass: what runs without another pass between. */
-typedef struct {
-    double budget_s; /* the piece ends when so long has passed, or would have with the next operation: it is taken to take as
-                         long as in the layer before. INFINITY: only when it is waited for */
-    double part_s;   /* an operation that can go in parts goes in such as take about so long */
-    const atomic_bool
-          *waited_for; /* once another thread has set it, the piece ends before its next operation, or the experts' next
-                          rows. NULL: never */
-    double longest_s;  /* out: what the longest operation of the piece took */
-    bool   ended;      /* out: the layers are computed */
-    bool   gave_way;   /* out: it ended since it was waited for */
-} td_piece;
 
 /**
  * Begin a forward pass that goes in pieces, with spec.in_pieces; nothing runs yet. Between its pieces other passes may run,

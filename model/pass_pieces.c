@@ -21,17 +21,12 @@
 
 #include "core/error.h"
 #include "core/log/trace.h"
-#include "core/threads/chaos.h"
 #include "model/model.h"
 #include "model/model_state.h"
 
 #define PARTS_MAX 256 /* of a block */
 
 /* ---- what operations take ---------------------------------------------------------------------- */
-
-static double seconds_since(uint64_t begin_ns) {
-    return 1e-9 * (double)(td_trace_now() - begin_ns);
-}
 
 /* A block of so many rows has run, or a part of it. */
 static void note_block(td_model *m, td_piece_pace *pace, const td_block_part *part, uint32_t n_tok, double took_s,
@@ -45,17 +40,11 @@ static void note_block(td_model *m, td_piece_pace *pace, const td_block_part *pa
     pass->block_s = 0;
 }
 
-static bool is_waited_for(const td_piece *piece) {
-    return piece->waited_for && atomic_load_explicit(piece->waited_for, memory_order_relaxed);
-}
-
 /* Whether the piece ends before an operation over so many rows, since it would take too long with it. */
 static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, const td_piece *piece) {
-    if (is_waited_for(piece)) return true;
-    if (td_chaos_seeded()) return td_chaos_cuts();
     const double block_s =
         next->kind == TD_OP_BLOCK ? td_piece_pace_foreseen(&m->pace[next->block.pace], &m->pieces.cursor.part, n_tok) : 0;
-    return seconds_since(m->pieces.begin_ns) + block_s > piece->budget_s;
+    return td_piece_ends(piece, m->pieces.begin_ns, block_s);
 }
 
 /* ---- running ----------------------------------------------------------------------------------- */
@@ -85,7 +74,7 @@ static td_status run_operation(td_card_model *c, const td_op *op, uint32_t n_tok
     const td_block_part part = at->part;
     TD_TRY(td_program_enqueue_next(&c->program[TD_PASS_FORWARD], c->npu, c->stream, pass->bucket, at));
     TD_TRY(c->npu->ops->stream_sync(c->npu, c->stream));
-    if (op->kind == TD_OP_BLOCK) note_block(m, &m->pace[op->block.pace], &part, n_tok, seconds_since(begin_ns), piece);
+    if (op->kind == TD_OP_BLOCK) note_block(m, &m->pace[op->block.pace], &part, n_tok, td_seconds_since(begin_ns), piece);
     return TD_OK;
 }
 
@@ -152,7 +141,7 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     if (st == TD_OK) st = synced == TD_OK ? ticket : synced;
     for (uint32_t i = 0; m->bridge && i < TD_BRIDGE_OPEN_MAX; i++)
         at->done[i] = td_bridge_rows_done(m->bridge, at->n_collected - first + i);
-    piece->gave_way = !piece->ended && is_waited_for(piece);
+    piece->gave_way = !piece->ended && td_piece_is_waited_for(piece);
     if (st == TD_OK && piece->ended) {
         m->rows = now->rows;
         m->rows_aside = true;

@@ -54,7 +54,7 @@ static inline td_sequence_state td_own_state(uint32_t q, uint32_t first) {
 /** An image in a sequence: rows * columns tokens from position `first` on, row by row. */
 typedef struct {
     uint32_t first, rows, columns;
-    /** [1 + taps, rows * columns, hidden] as td_vision_encode gives them, for models that take images: what tokens have in the
+    /** [1 + taps, rows * columns, hidden] as td_vision_start gives them, for models that take images: what tokens have in the
      * place of their embeddings, and what decoder layers 0 .. taps - 1 add to their outputs. The caller's, unchanged as long as
      * the rows of a step are. NULL: the tokens are looked up as text. */
     const float *features;

@@ -1,11 +1,13 @@
 #include "model/vision.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/error.h"
+#include "core/log/trace.h"
 #include "core/math/rng.h"
 #include "core/memory/mem.h"
 #include "kernels/rows/convert.h"
@@ -17,13 +19,32 @@
 #define BUFFERS (TD_VISION_FEATURES + 1 + TD_VISION_TAPS_MAX)
 #define NORM_EPS 1e-6f
 #define THETA 10000.0
-#define SEED 1 /* of random weights */
+#define UNKNOWN_PER_S 1e10 /* operations a second, of what has not run: little, so that it goes in small parts */
+#define PACES 16           /* kinds of blocks by their sizes */
+#define PARTS_MAX 256      /* of a block */
+#define INPUT_ROWS 512     /* patches whose inputs are made at a time */
+#define SEED 1             /* of random weights */
 
 /* A block, and whether its rows are tokens. */
 typedef struct {
     td_npu_block  *block;
+    td_block_desc  desc;
     td_vision_rows rows;
+    double        *per_s; /* what it computes a second, of work_of; the same for blocks that are alike */
 } operation;
+
+/* A picture that is being encoded: its inputs, the operations, its features. */
+typedef struct {
+    const float          *pixels; /* NULL: there is none */
+    float                *features;
+    uint32_t              rows, columns;
+    const td_step_bucket *steps[2];    /* of the patches, and of the tokens; NULL until they are filled */
+    uint32_t              n_in;        /* patches whose inputs are on the device */
+    uint32_t              n_run;       /* operations that are done */
+    uint32_t              n_out;       /* features that are the caller's */
+    td_block_part         part;        /* of the operation that comes next; n at most 1: it goes whole */
+    double                operation_s; /* its parts so far */
+} picture;
 
 struct td_vision {
     td_npu                *npu;
@@ -36,10 +57,13 @@ struct td_vision {
     void                  *pinned;          /* what goes to the device and comes from it */
     size_t                 pinned_bytes;
     float                 *table; /* [side * side, hidden] of positions */
+    float                 *row;   /* [hidden] */
     td_step_buf            patches, tokens;
     td_step_rows           rows;
     td_npu_weight         *rope, **weights; /* [n_weights] */
     operation             *operations;      /* [n_operations] */
+    double                 per_s[PACES];    /* as last measured */
+    picture                picture;
     uint32_t               n_weights, n_operations;
 };
 
@@ -96,8 +120,11 @@ static bool is_copied(uint32_t buffer) {
 
 static size_t pinned_bytes(const td_model_config *c, td_dtype act, uint32_t max_patches) {
     size_t most = 0;
-    for (uint32_t i = 0; i < BUFFERS; i++)
-        if (is_copied(i) && buffer_values(c, max_patches, i) > most) most = buffer_values(c, max_patches, i);
+    for (uint32_t i = 0; i < BUFFERS; i++) {
+        const size_t values =
+            buffer_values(c, i < TD_VISION_FEATURES && max_patches > INPUT_ROWS ? INPUT_ROWS : max_patches, i);
+        if (is_copied(i) && values > most) most = values;
+    }
     return most * td_dtype_bytes(act);
 }
 
@@ -242,6 +269,24 @@ static td_status take_positions(td_vision_pass *p) {
 
 /* ---- operations -------------------------------------------------------------------------------- */
 
+/* Whether what one operation took tells what the other will take for as much work. */
+static bool are_alike(const operation *o, const td_block_desc *desc, td_vision_rows rows) {
+    if (o->desc.kind != desc->kind || o->rows != rows) return false;
+    return desc->kind != TD_BLOCK_LINEAR ||
+           (size_t)o->desc.linear.n * o->desc.linear.k == (size_t)desc->linear.n * desc->linear.k;
+}
+
+static double *speed_of(td_vision *v, const td_block_desc *desc, td_vision_rows rows) {
+    double *next = v->per_s;
+    for (uint32_t i = 0; i < v->n_operations; i++) {
+        if (are_alike(&v->operations[i], desc, rows)) return v->operations[i].per_s;
+        if (v->operations[i].per_s >= next) next = v->operations[i].per_s + 1;
+    }
+    if (next == v->per_s + PACES) return next - 1; /* more than that are alike */
+    *next = UNKNOWN_PER_S;
+    return next;
+}
+
 static void add_block(td_vision_pass *p, td_vision_rows rows, td_block_desc desc) {
     td_vision *v = p->v;
     if (p->status != TD_OK) return;
@@ -253,8 +298,11 @@ static void add_block(td_vision_pass *p, td_vision_rows rows, td_block_desc desc
     operation *list = realloc(v->operations, (v->n_operations + 1) * sizeof *list);
     if (list) v->operations = list;
     p->status = list ? TD_OK : td_fail(p->err, TD_ENOMEM, "out of memory for the encoder's operations");
-    if (p->status == TD_OK) p->status = v->npu->ops->block_create(v->npu, &desc, &list[v->n_operations].block, p->err);
-    if (p->status == TD_OK) list[v->n_operations++].rows = rows;
+    if (p->status != TD_OK) return;
+    operation *o = &list[v->n_operations];
+    *o = (operation){.desc = desc, .rows = rows, .per_s = speed_of(v, &desc, rows)};
+    p->status = v->npu->ops->block_create(v->npu, &desc, &o->block, p->err);
+    v->n_operations += p->status == TD_OK;
 }
 
 void td_vision_linear(td_vision_pass *p, td_vision_rows rows, const char *name, uint32_t number, td_vision_buffer in,
@@ -358,6 +406,8 @@ static td_status take_memory(td_vision *v, td_error *err) {
     TD_TRY(ops->alloc(v->npu, keys, &v->keys, err));
     TD_TRY(ops->alloc(v->npu, keys, &v->values, err));
     TD_TRY(ops->host_alloc(v->npu, v->pinned_bytes, &v->pinned, err));
+    v->row = malloc(v->c->vision.hidden * sizeof *v->row);
+    if (!v->row) return td_fail(err, TD_ENOMEM, "out of memory for a vision encoder");
     TD_TRY(td_step_rows_open(&v->rows, v->max_patches, 1, v->max_patches, err));
     TD_TRY(td_step_buf_open(&v->patches, &patches, v->npu, err));
     return td_step_buf_open(&v->tokens, &tokens, v->npu, err);
@@ -405,6 +455,7 @@ void td_vision_close(td_vision *v) {
     free(v->operations);
     free(v->weights);
     free(v->table);
+    free(v->row);
     free(v);
 }
 
@@ -435,28 +486,43 @@ static between between_points(uint32_t i, uint32_t n, uint32_t side) {
     return (between){point, at - (float)point};
 }
 
-/* What the table has for each patch, bilinear: [n, hidden] in pinned memory. */
-static void interpolate(const td_vision *v, uint32_t rows, uint32_t columns, float *row) {
+/* What the table has for n patches from `first` on, bilinear: [n, hidden] in pinned memory. @param row [hidden] f32 */
+static void interpolate(const td_vision *v, uint32_t first, uint32_t n, float *row) {
+    const picture *now = &v->picture;
     const uint32_t side = v->c->vision.side, width = v->c->vision.hidden;
-    for (uint32_t patch = 0; patch < rows * columns; patch++) {
-        const place   p = place_of(patch, columns);
-        const between y = between_points(p.row, rows, side), x = between_points(p.column, columns, side);
+    for (uint32_t i = 0; i < n; i++) {
+        const place   p = place_of(first + i, now->columns);
+        const between y = between_points(p.row, now->rows, side), x = between_points(p.column, now->columns, side);
         const size_t  below = y.point + 1 < side ? y.point + 1 : y.point, right = x.point + 1 < side ? x.point + 1 : x.point;
         const float  *corner[4] = {v->table + ((size_t)y.point * side + x.point) * width,
                                    v->table + ((size_t)y.point * side + right) * width,
                                    v->table + (below * side + x.point) * width, v->table + (below * side + right) * width};
         const float   share[4] = {(1 - y.share) * (1 - x.share), (1 - y.share) * x.share, y.share * (1 - x.share),
                                   y.share * x.share};
-        for (uint32_t i = 0; i < width; i++)
-            row[i] = share[0] * corner[0][i] + share[1] * corner[1][i] + share[2] * corner[2][i] + share[3] * corner[3][i];
-        td_from_f32(v->act, row, width, (char *)v->pinned + (size_t)patch * width * td_dtype_bytes(v->act));
+        for (uint32_t k = 0; k < width; k++)
+            row[k] = share[0] * corner[0][k] + share[1] * corner[1][k] + share[2] * corner[2][k] + share[3] * corner[3][k];
+        td_from_f32(v->act, row, width, (char *)v->pinned + (size_t)i * width * td_dtype_bytes(v->act));
     }
 }
 
-/* What lies in pinned memory becomes a buffer's. */
-static td_status upload(td_vision *v, td_vision_buffer buffer, size_t values) {
-    TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->buffer[buffer], v->pinned, values * td_dtype_bytes(v->act), TD_COPY_H2D));
+/* n rows of `width` values in pinned memory become a buffer's from row `first` on. */
+static td_status upload(td_vision *v, td_vision_buffer buffer, uint32_t first, uint32_t n, size_t width) {
+    const size_t row = width * td_dtype_bytes(v->act);
+    TD_TRY(v->npu->ops->copy(v->npu, v->stream, (char *)v->buffer[buffer] + first * row, v->pinned, n * row, TD_COPY_H2D));
     return v->npu->ops->stream_sync(v->npu, v->stream);
+}
+
+/* Pixels and positions of the next patches. */
+static td_status take_inputs(td_vision *v) {
+    picture       *now = &v->picture;
+    const size_t   width = v->c->vision.hidden, of_patch = td_vision_patch_values(&v->c->vision);
+    const uint32_t first = now->n_in, left = now->rows * now->columns - first, n = left < INPUT_ROWS ? left : INPUT_ROWS;
+    td_from_f32(v->act, now->pixels + first * of_patch, n * of_patch, v->pinned);
+    TD_TRY(upload(v, TD_VISION_PIXELS, first, n, of_patch));
+    interpolate(v, first, n, v->row);
+    TD_TRY(upload(v, TD_VISION_POSITIONS, first, n, width));
+    now->n_in += n;
+    return TD_OK;
 }
 
 /* The step of the patches, and that of the tokens. */
@@ -482,41 +548,108 @@ static td_status fill_steps(td_vision *v, uint32_t rows, uint32_t columns, const
     return st;
 }
 
-static td_status run(td_vision *v, const td_step_bucket *const steps[2]) {
-    for (uint32_t i = 0; i < v->n_operations; i++)
-        TD_TRY(v->npu->ops->enqueue(v->npu, v->stream, v->operations[i].block,
-                                    &steps[v->operations[i].rows == TD_VISION_TOKENS]->whole));
-    return v->npu->ops->stream_sync(v->npu, v->stream);
+static uint32_t rows_of(const td_vision *v, const operation *o) {
+    return v->picture.steps[o->rows == TD_VISION_TOKENS]->whole.host.counts->n_tok;
 }
 
-static td_status download(td_vision *v, uint32_t tokens, float *features) {
-    const size_t values = (size_t)tokens * v->c->hidden;
-    for (uint32_t k = 0; k <= v->c->vision.n_taps; k++) {
-        TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->pinned, v->buffer[TD_VISION_FEATURES + k],
-                                 values * td_dtype_bytes(v->act), TD_COPY_D2H));
-        TD_TRY(v->npu->ops->stream_sync(v->npu, v->stream));
-        td_to_f32(v->act, v->pinned, values, features + k * values);
-    }
+/* Operations of an operation, about: products, of a full block scores and sums of values too; for others some of each value. */
+static double work_of(const td_vision *v, const operation *o) {
+    const double n = rows_of(v, o), width = v->c->vision.hidden;
+    if (o->desc.kind == TD_BLOCK_LINEAR) return n * 2 * o->desc.linear.n * o->desc.linear.k;
+    if (o->desc.kind == TD_BLOCK_GQA) return n * (8 * width * width + 4 * n * width);
+    return n * 8 * width;
+}
+
+/* What the next operation, or its next part, is foreseen to take. */
+static double foreseen_s(const td_vision *v) {
+    const operation *o = &v->operations[v->picture.n_run];
+    return work_of(v, o) / *o->per_s / (v->picture.part.n ? v->picture.part.n : 1);
+}
+
+/* In how many parts the next operation goes. */
+static uint32_t parts_of(const td_vision *v, const td_piece *piece) {
+    const operation *o = &v->operations[v->picture.n_run];
+    const double     wanted = fmin(PARTS_MAX, 1 + foreseen_s(v) / fmax(piece->part_s, 1e-6));
+    if (!v->npu->ops->block_parts) return 1;
+    return v->npu->ops->block_parts(v->npu, &o->desc, rows_of(v, o), (td_parts_wanted){.n = (uint32_t)wanted}, &(size_t){0});
+}
+
+/* The next operation, or its next part. */
+static td_status run_operation(td_vision *v, td_piece *piece) {
+    picture         *now = &v->picture;
+    const operation *o = &v->operations[now->n_run];
+    const td_step   *step = &now->steps[o->rows == TD_VISION_TOKENS]->whole;
+    const uint64_t   begin_ns = td_trace_now();
+    if (!now->part.n) now->part.n = parts_of(v, piece);
+    if (now->part.n > 1)
+        TD_TRY(v->npu->ops->enqueue_part(v->npu, v->stream, o->block, step, &now->part));
+    else
+        TD_TRY(v->npu->ops->enqueue(v->npu, v->stream, o->block, step));
+    TD_TRY(v->npu->ops->stream_sync(v->npu, v->stream));
+    const double took_s = td_seconds_since(begin_ns);
+    if (took_s > piece->longest_s) piece->longest_s = took_s;
+    now->operation_s += took_s;
+    if (++now->part.i < now->part.n) return TD_OK;
+    *o->per_s = work_of(v, o) / fmax(now->operation_s, 1e-9);
+    now->part = (td_block_part){0};
+    now->operation_s = 0;
+    now->n_run++;
     return TD_OK;
 }
 
-td_status td_vision_encode(td_vision *v, const float *pixels, uint32_t rows, uint32_t columns, float *features,
-                           td_error *err) {
-    const size_t n = (size_t)rows * columns, width = v->c->vision.hidden, of_patch = td_vision_patch_values(&v->c->vision);
-    const td_step_bucket *steps[2];
+/* The next table of features. */
+static td_status give_features(td_vision *v) {
+    picture     *now = &v->picture;
+    const size_t values = (size_t)now->rows * now->columns / SQUARE * v->c->hidden;
+    TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->pinned, v->buffer[TD_VISION_FEATURES + now->n_out],
+                             values * td_dtype_bytes(v->act), TD_COPY_D2H));
+    TD_TRY(v->npu->ops->stream_sync(v->npu, v->stream));
+    td_to_f32(v->act, v->pinned, values, now->features + now->n_out * values);
+    now->n_out++;
+    return TD_OK;
+}
+
+static bool has_ended(const td_vision *v) {
+    return v->picture.n_out > v->c->vision.n_taps;
+}
+
+static td_status run_next(td_vision *v, td_piece *piece) {
+    picture *now = &v->picture;
+    if (now->n_in < now->rows * now->columns) return take_inputs(v);
+    if (!now->steps[0]) return fill_steps(v, now->rows, now->columns, now->steps);
+    return now->n_run < v->n_operations ? run_operation(v, piece) : give_features(v);
+}
+
+/* Whether the piece ends before what comes next; inputs and features take little. */
+static bool piece_ends(const td_vision *v, const td_piece *piece, uint64_t begin_ns) {
+    const bool runs = v->picture.steps[0] && v->picture.n_run < v->n_operations;
+    return td_piece_ends(piece, begin_ns, runs ? foreseen_s(v) : 0);
+}
+
+td_status td_vision_start(td_vision *v, const float *pixels, uint32_t rows, uint32_t columns, float *features,
+                          td_error *err) {
+    const uint64_t n = (uint64_t)rows * columns;
     if (!n || rows % TD_VISION_MERGE || columns % TD_VISION_MERGE || n > v->max_patches)
         return td_fail(err, TD_EINVAL, "a picture of %u x %u patches is not of even sides and at most %u patches", rows,
                        columns, v->max_patches);
-    float *row = malloc(width * sizeof *row);
-    if (!row) return td_fail(err, TD_ENOMEM, "out of memory for a picture's positions");
-    td_from_f32(v->act, pixels, n * of_patch, v->pinned);
-    td_status st = upload(v, TD_VISION_PIXELS, n * of_patch);
-    if (st == TD_OK) interpolate(v, rows, columns, row);
-    free(row);
-    if (st == TD_OK) st = upload(v, TD_VISION_POSITIONS, n * width);
-    if (st == TD_OK) st = fill_steps(v, rows, columns, steps);
-    if (st == TD_OK) st = run(v, steps);
-    if (st == TD_OK) st = download(v, (uint32_t)n / SQUARE, features);
-    return st == TD_OK ? TD_OK
-                       : td_fail(err, st, "the vision encoder failed on a picture of %u x %u patches", rows, columns);
+    v->picture = (picture){.pixels = pixels, .features = features, .rows = rows, .columns = columns};
+    return TD_OK;
+}
+
+td_status td_vision_run(td_vision *v, td_piece *piece, td_error *err) {
+    picture       *now = &v->picture;
+    const uint64_t begin_ns = td_trace_now();
+    td_status      st;
+    assert(now->pixels);
+    piece->longest_s = 0;
+    do st = run_next(v, piece);
+    while (st == TD_OK && !has_ended(v) && !piece_ends(v, piece, begin_ns));
+    td_status synced = v->npu->ops->stream_sync(v->npu, v->stream); /* even after a failure, since nothing may run on */
+    if (st == TD_OK) st = synced;
+    piece->ended = st == TD_OK && has_ended(v);
+    piece->gave_way = !piece->ended && td_piece_is_waited_for(piece);
+    if (st != TD_OK)
+        (void)td_fail(err, st, "the vision encoder failed on a picture of %u x %u patches", now->rows, now->columns);
+    if (st != TD_OK || piece->ended) *now = (picture){0};
+    return st;
 }

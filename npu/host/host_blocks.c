@@ -5,6 +5,7 @@
 #include "npu/host/host_device.h"
 
 #define CHUNK_ROWS 1024
+#define PART_ROWS 128 /* of a linear's part at least */
 
 static size_t min_size(size_t a, size_t b) {
     return a < b ? a : b;
@@ -135,13 +136,28 @@ const td_host_block_kind td_host_norm = {.place = place_norm};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
-static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+static size_t linear_rows(const td_npu_block *b, size_t n_tok) {
+    return n_tok * td_streams_of(b->desc.linear.streams);
+}
+
+static size_t linear_runs(size_t rows) {
+    return (rows + PART_ROWS - 1) / PART_ROWS;
+}
+
+static size_t parts_of_linear(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted) {
+    (void)d;
+    return min_size(wanted.n, linear_runs(linear_rows(b, n_tok)));
+}
+
+/* A part has whole runs of PART_ROWS rows, so that the weights are read for many rows each time. */
+static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
     const td_linear_desc *l = &b->desc.linear;
-    const size_t          rows = s->n_tok * td_streams_of(l->streams);
-    for (size_t row = 0; row < rows; row += b->at.chunk) {
+    const size_t          rows = linear_rows(b, s->n_tok), runs = linear_runs(rows),
+                 end = min_size(rows, runs * (part->i + 1) / part->n * PART_ROWS);
+    for (size_t row = runs * part->i / part->n * PART_ROWS; row < end; row += b->at.chunk) {
         td_host_rows x;
         td_host_rows_init(&x, d->scratch + b->at.rows, act_row(d, l->in, row * l->k), d->act,
-                          min_size(b->at.chunk, rows - row), l->k);
+                          min_size(b->at.chunk, end - row), l->k);
         td_host_products(d, &x,
                          &(td_host_product){.w = l->w,
                                             .bias = l->bias,
@@ -156,7 +172,8 @@ static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host
 
 static void place_linear(const td_host_npu *d, const td_block_desc *desc, td_npu_block *b) {
     size_t used = 0;
-    b->run = run_linear;
+    b->run_part = run_linear;
+    b->parts = parts_of_linear;
     b->at.chunk = min_size(desc->max_tok * td_streams_of(desc->linear.streams), CHUNK_ROWS);
     b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->linear.k, d->act));
     b->scratch_bytes = used;

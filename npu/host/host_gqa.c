@@ -2,7 +2,9 @@
 #include "core/error.h"
 #include "npu/host/host_attention.h"
 
-#define SPLIT_ROWS 8 /* a sequence with fewer rows in the chunk is computed by spans */
+#define SPLIT_ROWS 8         /* a sequence with fewer rows in the chunk is computed by spans */
+#define FULL_CHUNK_ROWS 1024 /* of a full block, whose chunks are done one after the other */
+#define FULL_PART_ROWS 64    /* of its parts at least: so many go through a walk together */
 
 static td_attn_shape shape_of(const td_host_npu *d, const td_gqa_desc *g) {
     return (td_attn_shape){.form = TD_ATTN_GQA,
@@ -209,17 +211,48 @@ static td_status see_all_rows(const td_host_npu *d, const td_npu_block *b, td_ho
     return TD_OK;
 }
 
-/* The keys of all chunks, before the first one's rows meet them. */
-static void project_all_keys(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
+/* Keys and values of rows first to end - 1. */
+static void project_keys(td_host_npu *d, const td_npu_block *b, const td_host_step *s, size_t first, size_t end) {
     const td_attn attn = {.shape = shape_of(d, &b->desc.gqa)};
     gqa_job       j = {.d = d,
                        .b = b,
                        .step = s,
+                       .row0 = first,
                        .k = (float *)(d->scratch + b->at.k),
                        .v = (float *)(d->scratch + b->at.v),
                        .attn = &attn};
-    for (; j.row0 < s->n_tok; j.row0 += b->at.chunk)
-        project(&j, s->n_tok - j.row0 < b->at.chunk ? s->n_tok - j.row0 : b->at.chunk, KEYS);
+    for (; j.row0 < end; j.row0 += b->at.chunk) project(&j, end - j.row0 < b->at.chunk ? end - j.row0 : b->at.chunk, KEYS);
+}
+
+static size_t full_runs(size_t n_tok) {
+    return (n_tok + FULL_PART_ROWS - 1) / FULL_PART_ROWS;
+}
+
+/* Of n parts of a full block, the first ones, which have keys alone: by the share of the work that these are. */
+static size_t parts_of_keys(const td_gqa_desc *g, size_t n_tok, size_t n) {
+    const size_t keys = 2 * (size_t)g->kv_heads * g->hidden, rows = 2 * (size_t)g->heads * (g->hidden + n_tok),
+                 least = n * keys / (keys + rows);
+    return least ? least : 1;
+}
+
+/* Part i of n of n_tok rows, in whole runs. */
+static size_t full_row(size_t n_tok, size_t i, size_t n) {
+    const size_t row = full_runs(n_tok) * i / n * FULL_PART_ROWS;
+    return row < n_tok ? row : n_tok;
+}
+
+/* All keys come before the first row meets them. A chunk of rows is computed from its queries to its outputs. */
+static void run_full(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
+    const size_t n_keys = part->n > 1 ? parts_of_keys(&b->desc.gqa, s->n_tok, part->n) : 0, n_rows = part->n - n_keys;
+    if (part->n == 1) project_keys(d, b, s, 0, s->n_tok);
+    if (part->i < n_keys) {
+        project_keys(d, b, s, full_row(s->n_tok, part->i, n_keys), full_row(s->n_tok, part->i + 1, n_keys));
+        return;
+    }
+    const size_t end = full_row(s->n_tok, part->i + 1 - n_keys, n_rows);
+    for (size_t row = full_row(s->n_tok, part->i - n_keys, n_rows); row < end; row += b->at.chunk)
+        run_share(d, b, s, &(td_attn_share){.row = row, .rows = end - row < b->at.chunk ? end - row : b->at.chunk, .n = 1},
+                  NULL);
 }
 
 static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_step *step, const td_block_part *part) {
@@ -229,8 +262,11 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
     td_attn_share      share;
     TD_TRY(td_host_check_attention_step(b, s, by_axes ? UINT32_MAX : g->rope->shape.n));
     if (!has_positions(g, s) || (g->full && !by_axes)) return TD_EINVAL;
-    if (g->full) TD_TRY(see_all_rows(d, b, s));
-    if (g->full && part->i == 0) project_all_keys(d, b, s);
+    if (g->full) {
+        TD_TRY(see_all_rows(d, b, s));
+        run_full(d, b, s, part);
+        return TD_OK;
+    }
     for (uint32_t k = 0; td_host_attn_share_of(part, s->n_tok, b->at.chunk, k, &share); k++)
         run_share(d, b, s, &share, part->between);
     return TD_OK;
@@ -238,6 +274,7 @@ static td_status run_gqa(td_host_npu *d, const td_npu_block *b, const td_host_st
 
 static size_t parts_of_gqa(const td_host_npu *d, const td_npu_block *b, size_t n_tok, td_parts_wanted wanted) {
     const td_attn_shape shape = shape_of(d, &b->desc.gqa);
+    if (b->desc.gqa.full) return wanted.n < 2 * full_runs(n_tok) ? wanted.n : 2 * full_runs(n_tok);
     return td_host_attn_parts(d, &shape, n_tok, b->at.chunk, wanted);
 }
 
@@ -246,12 +283,13 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     td_attn_shape      shape = shape_of(d, g);
     size_t             q_width = (size_t)g->heads * g->head_dim, kv_width = (size_t)g->kv_heads * g->head_dim;
     size_t             gates = g->gated ? td_gqa_q_rows(g) : 0; /* values of a row of queries and gates */
-    size_t             chunk = td_host_chunk_rows(desc->max_tok, (2 * q_width + 2 * kv_width + gates) * sizeof(float));
-    size_t             used = 0;
+    size_t chunk = td_host_chunk_rows(g->full && desc->max_tok > FULL_CHUNK_ROWS ? FULL_CHUNK_ROWS : desc->max_tok,
+                                      (2 * q_width + 2 * kv_width + gates) * sizeof(float));
+    size_t used = 0;
     b->run_part = run_gqa;
     b->parts = parts_of_gqa;
     b->at.chunk = chunk;
-    b->at.between = (2 * q_width + gates) * sizeof(float);
+    b->at.between = g->full ? 0 : (2 * q_width + gates) * sizeof(float);
     b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));
     b->at.q = td_host_place(&used, chunk * q_width * sizeof(float));
     b->at.q_rows = td_host_place(&used, chunk * gates * sizeof(float));

@@ -1,6 +1,8 @@
 /* Prompts with images against outputs that transformers computed (tests/data/golden/README.md), with --quantization none. */
 #include <math.h>
 
+#include "core/error.h"
+#include "core/threads/chaos.h"
 #include "golden_files.h"
 #include "model/arch/config_file.h"
 #include "model/vision.h"
@@ -170,7 +172,22 @@ static void close_device(device *d) {
     td_pool_destroy(d->pool);
 }
 
-/* Every picture of the manifest, by an encoder that has had others before: [pictures] malloc'd features of each. */
+/* @param cut after each operation, or its smallest part */
+static td_status encode(td_vision *v, const float *pixels, uint32_t rows, uint32_t columns, float *features, bool cut,
+                        td_error *err) {
+    td_piece piece = {0};
+    TD_TRY(td_vision_start(v, pixels, rows, columns, features, err));
+    for (uint32_t n = 0; !piece.ended; n++) {
+        piece = cut ? (td_piece){0} : (td_piece){.budget_s = INFINITY, .part_s = INFINITY};
+        TD_TRY(td_vision_run(v, &piece, err));
+        assert_true(piece.ended || cut || td_chaos_on());
+        if (cut && piece.ended) assert_true(n > 30 || td_chaos_on());
+    }
+    return TD_OK;
+}
+
+/* Every picture of the manifest, by an encoder that has had others before: [pictures] malloc'd features of each. Backwards each
+ * goes in pieces. */
 static size_t encode_all(td_dtype act, uint32_t threads, bool backwards, float *features[], const vision_sizes *s) {
     AT_END(close_device) device d = open_device(threads, act);
     json_auto_t                *manifest = read_manifest(FOLDER);
@@ -207,11 +224,11 @@ static size_t encode_all(td_dtype act, uint32_t threads, bool backwards, float *
         const size_t i = backwards ? n - 1 - k : k,
                      tokens = (size_t)pictures[i].rows * pictures[i].columns / (MERGE * MERGE);
         features[i] = malloc((1 + s->n_taps) * tokens * s->out * sizeof(float));
-        OK(td_vision_encode(v, pictures[i].pixels + pictures[i].at, pictures[i].rows, pictures[i].columns, features[i],
-                            &err));
+        OK(encode(v, pictures[i].pixels + pictures[i].at, pictures[i].rows, pictures[i].columns, features[i], backwards,
+                  &err));
     }
-    assert_int_equal(td_vision_encode(v, pictures[0].pixels, 3, 2, features[0], &err), TD_EINVAL);
-    assert_int_equal(td_vision_encode(v, pictures[0].pixels, PATCHES_MAX, 2, features[0], &err), TD_EINVAL);
+    assert_int_equal(td_vision_start(v, pictures[0].pixels, 3, 2, features[0], &err), TD_EINVAL);
+    assert_int_equal(td_vision_start(v, pictures[0].pixels, PATCHES_MAX, 2, features[0], &err), TD_EINVAL);
     td_vision_close(v);
     for (size_t i = 0; i < n; i++)
         if (pictures[i].at == 0) free(pictures[i].pixels);
@@ -251,7 +268,7 @@ static void check_pictures(float *const features[], const vision_sizes *s, doubl
     }
 }
 
-/* In f32 it is transformers', in any order of pictures and on any threads with the same bits. In bf16 it is within roundings
+/* In f32 it is transformers', in any order of pictures, on any threads and in any pieces with the same bits. In bf16 it is within roundings
  * that transformers' own bf16 has, too: 0.6 to 1.5 % of the largest value. */
 TEST(the_encoder_is_transformers) {
     static const struct {
@@ -444,8 +461,26 @@ TEST(the_same_bits_in_every_way) {
     for (size_t i = 0; i < sizeof FORMS / sizeof *FORMS; i++) check_with_images(&FORMS[i], false);
 }
 
-/* A picture goes in, and transformers' logits come out: the model's own encoder, whichever card computes the rest. Between two
- * pictures a text runs. */
+/* Every other picture goes in pieces, between which a text runs; one is begun and dropped before it. */
+static void encode_with_company(model_run *r, uint32_t i, const float *pixels, const td_sequence_image *m, float *features) {
+    const uint32_t rows = m->rows * MERGE, columns = m->columns * MERGE;
+    td_piece       piece = {0};
+    if (i % 2) {
+        OK(td_model_encode_image(r->model, pixels, rows, columns, features));
+        run_between(r);
+        return;
+    }
+    OK(td_model_start_image(r->model, pixels, rows, columns, features));
+    OK(td_model_run_image_piece(r->model, &piece));
+    OK(td_model_start_image(r->model, pixels, rows, columns, features));
+    for (uint32_t n = 0; !piece.ended; n++) {
+        piece = (td_piece){0};
+        OK(td_model_run_image_piece(r->model, &piece));
+        if (n % 5 == 0) run_between(r);
+    }
+}
+
+/* A picture goes in, and transformers' logits come out: the model's own encoder, whichever card computes the rest. */
 TEST(a_picture_in_and_logits_out) {
     AT_END(model_run_close) model_run r;
     json_auto_t                      *manifest = read_manifest(FOLDER);
@@ -467,11 +502,9 @@ TEST(a_picture_in_and_logits_out) {
         for (uint32_t i = 0; i < p.n_images; i++) {
             td_sequence_image *m = &p.images[i];
             float             *to = features + (1 + s.n_taps) * at * s.out;
-            OK(td_model_encode_image(r.model, pixels + at * MERGE * MERGE * s.values, m->rows * MERGE, m->columns * MERGE,
-                                     to));
+            encode_with_company(&r, i, pixels + at * MERGE * MERGE * s.values, m, to);
             m->features = to;
             at += (size_t)m->rows * m->columns;
-            run_between(&r);
         }
         const model_piece whole = piece_of(&p, 0, p.n);
         model_run_forward(&r, &whole, 1);

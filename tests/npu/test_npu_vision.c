@@ -19,6 +19,16 @@ static void check(const char *what, td_dtype act, const void *got, const double 
     if (!(error < limit)) fail_msg("%s: relative error %g, limit %g", what, error, limit);
 }
 
+/* n 0: whole */
+static void run_parts(rig *g, td_npu_block *b, const td_step *step, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        OK(g->npu->ops->enqueue_part(g->npu, g->stream, b, step, &(td_block_part){.i = i, .n = n}));
+    if (n)
+        OK(g->npu->ops->stream_sync(g->npu, g->stream));
+    else
+        run_block(g, b, step);
+}
+
 TEST(layer_norms) {
     rnd r = rnd_open("layer norm");
     for (int round = 0; round < 20; round++) {
@@ -77,6 +87,15 @@ TEST(activations) {
             for (size_t l = 0; l < n; l++) want[i * n + l] = gelu(a, want[i * n + l]);
         }
         check("activation", act, out, want, m * n, tolerance(act));
+        FREED void    *again = act_array(act, NULL, m * n);
+        td_step_counts counts = {.n_tok = (uint32_t)m};
+        const td_step  step = td_step_unified(&(td_step_arrays){.counts = &counts}, 0);
+        memcpy(again, out, m * n * td_dtype_bytes(act));
+        for (uint32_t parts = 1; parts <= 20; parts += 3 * parts) {
+            memset(out, 0x5a, m * n * td_dtype_bytes(act));
+            run_parts(&g, b, &step, parts);
+            assert_memory_equal(out, again, m * n * td_dtype_bytes(act));
+        }
     }
 }
 
@@ -162,8 +181,8 @@ static void ref_picture(const pictures *p, int s, double *out) {
     }
 }
 
-/* The pictures first .. end - 1 in one step, each in pages of its own; out [rows of these, hidden]. */
-static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int first, int end, void *out) {
+/* The pictures first .. end - 1 in one step, each in pages of its own; out [rows of these, hidden]. @param parts 0: whole */
+static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int first, int end, uint32_t parts, void *out) {
     AT_END(rig_close) rig g = rig_open(threads, act, false);
     td_step_counts        counts = {.n_seq = (uint32_t)(end - first)};
     uint32_t              start[SEQS + 1] = {0}, pages = 0, stride = SIDE * SIDE / TD_KV_PAGE + 1;
@@ -210,7 +229,7 @@ static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int 
     td_step step = td_step_unified(&WITH(td_step_arrays, .counts = &counts, .pos = pos, .slot = slot, .seq_start = start,
                                          .kv_len = kv_len, .absorbed = absorbed, .block_table = table, .rope_pos = axes),
                                    stride);
-    run_block(&g, b, &step);
+    run_parts(&g, b, &step, parts);
     /* a sequence that is not whole, positions beyond the table, and none are refused */
     kv_len[0]++;
     assert_int_not_equal(g.npu->ops->enqueue(g.npu, g.stream, b, &step), TD_OK);
@@ -223,7 +242,7 @@ static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int 
     assert_int_not_equal(g.npu->ops->enqueue(g.npu, g.stream, b, &without), TD_OK);
 }
 
-/* With the bits of a picture alone in any company, on any threads. */
+/* With the bits of a picture alone in any company, on any threads, in any parts. */
 TEST(attention_to_all_rows) {
     rnd r = rnd_open("attention to all rows");
     for (int round = 0; round < 4; round++) {
@@ -232,14 +251,19 @@ TEST(attention_to_all_rows) {
         size_t                         n = (size_t)p.n[0] + p.n[1] + p.n[2], bytes = td_dtype_bytes(act), at = 0;
         FREED char                    *together = malloc(n * p.hidden * bytes), *alone = malloc(n * p.hidden * bytes);
         print_message("  hidden %u heads %u dim %u\n", p.hidden, p.heads, p.dim);
-        run_pictures(&p, 2, act, 0, SEQS, together);
+        run_pictures(&p, 2, act, 0, SEQS, 0, together);
         for (int s = 0; s < SEQS; s++) {
             const size_t  values = (size_t)p.n[s] * p.hidden;
             FREED double *want = malloc(values * sizeof *want);
             ref_picture(&p, s, want);
             check("picture", act, together + at * bytes, want, values, act == TD_DT_BF16 ? 2e-2 : 2e-5);
-            run_pictures(&p, 1, act, s, s + 1, alone);
+            run_pictures(&p, 1, act, s, s + 1, 0, alone);
             assert_memory_equal(alone, together + at * bytes, values * bytes);
+            for (uint32_t parts = 1; parts <= 40; parts += 3 * parts) { /* more than there are runs of rows, too */
+                memset(alone, 0x5a, values * bytes);
+                run_pictures(&p, 2, act, s, s + 1, parts, alone);
+                assert_memory_equal(alone, together + at * bytes, values * bytes);
+            }
             at += values;
         }
     }

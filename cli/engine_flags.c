@@ -141,6 +141,13 @@ static const td_flag FLAGS[] = {
      .help = "Memory for states of recurrent layers (Qwen3-Next, Qwen3.5, Kimi-Linear, GLM-5.3) and of compressed rows (DeepSeek-V4), "
              "kept at the ends of prompts and answers so that the next turn of a chat goes on from there. 0: every prompt is "
              "computed from its beginning."},
+    {{"max-image-tokens"}, TD_FLAG_U32, E(max_image_tokens), .in = SERVING | PLAN, .max = 65536, .arg = "N", .by_default = "4096",
+     .help = "Tokens of an image at most, for models that take images: larger pictures are made smaller. The encoder's memory and "
+             "time grow with it. 0: images are refused, and the encoder is not loaded."},
+    {{"image-cache-gib"}, TD_FLAG_REAL, E(image_cache_gib), .in = SERVING | PLAN, .min = 0, .max = 4096, .arg = "GIB",
+     .by_default = "1",
+     .help = "Host memory for what the encoder makes of images, until prompts have read it, and for images that come again. The "
+             "largest image must fit."},
     {{"disable-radix-cache", "no-enable-prefix-caching"}, TD_FLAG_SWITCH, E(disable_radix_cache), .in = LAUNCH,
      .help = "Keep no pages of earlier requests for later ones with the same beginning."},
     {{"random-seed", "seed"}, TD_FLAG_U64, E(random_seed), .in = LAUNCH, .max = 9007199254740992.0, .arg = "N", .by_default = "0",

@@ -125,6 +125,7 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
     td_model_room room = {.expert_pool = e->expert_pool,
                           .npu_pools = e->n_npu_pools ? e->npu_pools : NULL,
                           .available_bytes = available_bytes,
+                          .image_cache_bytes = e->config.image_cache_bytes,
                           .bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(e->expert_pool)};
     TD_TRY(td_engine_place(&e->config, &room, &e->placed, err));
     const td_model_config *c = td_model_get_config(e->placed.model);
@@ -135,10 +136,12 @@ static td_status open_model(td_engine *e, uint64_t available_bytes, td_error *er
     const td_model_memory *memory = &e->placed.memory;
     /* The device's figures are one card's where each card has a memory of its own. */
     uint64_t cards = memory->unified_memory ? 1 : e->placed.n_npus;
-    uint64_t npu_bytes = cards * (memory->npu_weight_bytes + memory->slots * memory->slot_bytes),
+    uint64_t npu_bytes =
+                 memory->encoder_weight_bytes + cards * (memory->npu_weight_bytes + memory->slots * memory->slot_bytes),
              kv_bytes = cards * (td_model_kv_bytes(memory, e->placed.shares.n_pages) + memory->state_bytes);
     uint64_t host_experts = td_model_host_experts(memory);
-    uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes;
+    uint64_t scratch_bytes = cards * memory->device_scratch_bytes + memory->host_scratch_bytes +
+                             memory->encoder_scratch_bytes + td_placed_model_image_bytes(&room, &e->placed);
     td_info("memory: %.2f GiB device tier, %.2f GiB experts, %.2f GiB working memory, %.2f GiB KV for %llu tokens",
             (double)npu_bytes / (1 << 30), (double)host_experts / (1 << 30), (double)scratch_bytes / (1 << 30),
             (double)kv_bytes / (1 << 30), (unsigned long long)e->placed.shares.n_pages * TD_KV_PAGE);
@@ -168,6 +171,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     e->limits = (td_request_limits){.tokenizer = e->tokenizer,
                                     .vocab = c->vocab,
                                     .context_length = td_model_context_length(e->placed.model),
+                                    .image_token = e->images.loader ? c->vision.token : UINT32_MAX,
                                     .kv_tokens = (uint64_t)n_pages * TD_KV_PAGE,
                                     .eos_ids = c->eos_ids,
                                     .n_eos = c->n_eos};
@@ -190,7 +194,7 @@ static void fill_limits_and_info(td_engine *e, uint32_t n_pages) {
     i->max_queued_requests = e->config.max_queued;
     i->chunked_prefill_size = e->config.chunk;
     i->bos_id = c->bos_id;
-    i->image_token = UINT32_MAX;
+    i->image_token = e->limits.image_token;
     i->default_temperature = c->temperature;
     i->default_top_p = c->top_p;
     i->default_repetition_penalty = c->repetition_penalty;
@@ -224,8 +228,11 @@ static td_status open_steps(td_engine *e, uint32_t n_pages, const td_cache_liste
                               .aside = spec->aside_tok < e->config.chunk ? spec->aside_tok : 0,
                               .mixed = e->config.mixed_chunk,
                               .one_form_from = td_model_one_form_from(e->placed.model)};
-    td_scheduler_caches caches = {
-        .cache = &e->cache, .states = states, .windows = spec->gives_windows ? &e->windows : NULL, .exchange = &e->exchange};
+    td_scheduler_caches caches = {.cache = &e->cache,
+                                  .states = states,
+                                  .windows = spec->gives_windows ? &e->windows : NULL,
+                                  .images = &e->images.cache,
+                                  .exchange = &e->exchange};
     TD_TRY(td_scheduler_open(&e->scheduler, &sc, &caches, e->inbox, err));
     uint32_t workers = td_pool_workers(e->expert_pool);
     e->samplers = calloc(workers, sizeof *e->samplers);
@@ -272,11 +279,13 @@ static td_status open_engine(td_engine *e, const td_engine_options *o, td_error 
     TD_TRY(td_stats_open(&e->stats, err));
     e->stats_open = true;
     TD_TRY(open_pools(e, o, &available_bytes, err));
+    td_images_read_rule(e);
     TD_TRY(open_model(e, available_bytes, err));
     uint32_t n_pages = e->placed.shares.n_pages;
     TD_TRY(td_engine_open_text(e, o, td_model_get_config(e->placed.model), err));
     uint64_t source_hash = o->page_store ? td_model_source_hash(e->placed.model) : 0;
     TD_TRY(td_model_load(e->placed.model, n_pages, err));
+    TD_TRY(td_images_open(e, err));
     fill_limits_and_info(e, n_pages);
     tell_residency(e);
     TD_TRY(td_waker_create(&e->waker, err));
@@ -320,6 +329,7 @@ void td_engine_close(td_engine *e, double grace_s) {
     free(e->results);
     td_drafts_close(e);
     td_scheduler_close(&e->scheduler);
+    td_images_close(e);
     td_state_slots_close(&e->states);
     td_window_pages_close(&e->windows);
     td_prefix_cache_close(&e->cache);
@@ -382,7 +392,8 @@ void td_engine_get_step(td_engine *e, td_engine_step *s) {
     *s = e->stats.step;
     s->seconds = td_now_s() - e->stats.step_begin_s;
     pthread_mutex_unlock(&e->stats.lock);
-    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD || s->phase == TD_STEP_DRAFTING)
+    if (s->phase == TD_STEP_FORWARD || s->phase == TD_STEP_HEAD || s->phase == TD_STEP_DRAFTING ||
+        s->phase == TD_STEP_ENCODING)
         td_model_describe(e->placed.model, s->where, sizeof s->where);
 }
 
@@ -442,11 +453,6 @@ static td_status attach_form(td_engine *e, const td_request_params *p, td_reques
     if (st != TD_OK) return st;
     st = td_request_jump(r);
     return st == TD_OK ? TD_OK : td_fail(err, st, "grammar: %s", st == TD_ENOMEM ? "out of memory" : TD_GRAMMAR_AMBIGUOUS);
-}
-
-td_status td_engine_load_image(td_engine *e, const char *text, size_t len, td_image **out, td_error *err) {
-    (void)e, (void)text, (void)len, (void)out;
-    return td_fail(err, TD_ENOTSUP, "the model is served for text only, and takes no images");
 }
 
 static td_status make_request(td_engine *e, const td_request_params *p, td_request **out, td_error *err) {

@@ -7,6 +7,7 @@
 #include "core/threads/thread_layout.h"
 #include "engine/engine_options.h"
 #include "engine/engine_stats.h"
+#include "engine/images/image_cache.h"
 #include "engine/step/draft_gate.h"
 #include "engine/step/sampler.h"
 #include "engine/step/scheduler.h"
@@ -46,6 +47,17 @@ typedef struct {
     double        least;   /* a less probable draft is dropped; set after each step */
 } td_drafts;
 
+/** The images of requests (step/encode_images.c). */
+typedef struct {
+    char             why_not[256]; /* the model takes no images: why, as far as it could */
+    td_image_rule    rule;         /* of the model's pictures */
+    td_image_loader *loader;       /* NULL: the model takes no images, and then nothing but the cache and why_not is set */
+    uint32_t         max_patches;
+    float           *pixels; /* [max_patches, values of a patch] of the image that is encoded */
+    td_image_cache   cache;
+    td_image_counts  counts; /* encoded, tokens and ns are set */
+} td_engine_images;
+
 struct td_engine {
     td_engine_config config;
     td_engine_info   info;
@@ -64,6 +76,7 @@ struct td_engine {
     pthread_mutex_t   trie_lock;
     td_vocab_trie    *trie;    /* of the tokenizer; made for the first grammar, guarded by trie_lock */
     td_marker_tokens *markers; /* of the reasoning format used last before a grammar; guarded by trie_lock */
+    td_engine_images  images;  /* cache: engine thread only */
     bool              stats_open, thread_started;
     pthread_t         thread;
 
@@ -114,6 +127,16 @@ void td_drafts_note(td_engine *e);
  * @param seconds    the step's time, that of sampling behind its drafts included.
  */
 void td_drafts_run(td_engine *e, uint32_t n_accepted, double seconds);
+
+/* encode_images.c: pictures of requests, and what the encoder makes of them. */
+/** Before the model is opened: read how it wants its pictures. config.model.max_patches becomes 0 where it does not say. */
+void td_images_read_rule(td_engine *e);
+/** After the model is loaded. A model that cannot take images is a warning. @return TD_EINVAL, TD_ENOMEM. */
+TD_NODISCARD td_status td_images_open(td_engine *e, td_error *err);
+void                   td_images_close(td_engine *e);
+/** Encode the image that the scheduler has next. @return as td_model_encode_image. Engine thread. */
+TD_NODISCARD td_status td_images_encode(td_engine *e);
+td_image_counts        td_images_counts(const td_engine *e); /* engine thread */
 
 void *td_engine_thread(void *engine);
 

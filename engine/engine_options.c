@@ -14,6 +14,10 @@
 #define QUEUED_DEFAULT 1024 /* the most choices that one request of the HTTP API may have */
 #define OUT_MAX 64
 #define SNAPSHOTS_GIB_MAX 4096
+#define IMAGE_TOKENS_DEFAULT 4096 /* a picture of 2048 x 2048, where a token is 32 x 32 */
+#define IMAGE_TOKENS_MAX 65536
+#define IMAGE_CACHE_GIB_MAX 4096
+#define PATCHES_A_TOKEN (TD_VISION_MERGE * TD_VISION_MERGE)
 #define DEFERRED_DEFAULT 1 /* +0.36 % perplexity on the demo model; 2 costs +1.70 % (docs/quantisation.md) */
 
 void td_engine_options_init(td_engine_options *o) {
@@ -27,6 +31,8 @@ void td_engine_options_init(td_engine_options *o) {
         .expert_memory = "keep",
         .mem_fraction_static = 0.9,
         .state_snapshots_gib = 1,
+        .max_image_tokens = IMAGE_TOKENS_DEFAULT,
+        .image_cache_gib = 1,
         .page_size = TD_KV_PAGE,
         .chunked_prefill_size = CHUNK_DEFAULT,
         .max_prefill_tokens = 16384,
@@ -93,6 +99,16 @@ static td_status resolve_formats(const td_engine_options *o, td_engine_config *c
     if (!m->kv_int8 && !is(o->kv_cache_dtype, "auto") && !is(o->kv_cache_dtype, kv))
         return td_fail(err, TD_ENOTSUP, "kv-cache-dtype %s is not supported with quantization %s, whose cache is %s",
                        o->kv_cache_dtype, config->quantization, m->w8a8 ? "bf16 or int8" : kv);
+    return TD_OK;
+}
+
+static td_status resolve_images(const td_engine_options *o, td_engine_config *config, td_error *err) {
+    if (o->max_image_tokens > IMAGE_TOKENS_MAX)
+        return td_fail(err, TD_EINVAL, "max-image-tokens %u is more than %d", o->max_image_tokens, IMAGE_TOKENS_MAX);
+    if (!(o->image_cache_gib >= 0 && o->image_cache_gib <= IMAGE_CACHE_GIB_MAX))
+        return td_fail(err, TD_EINVAL, "image-cache-gib %g is outside 0 .. %d", o->image_cache_gib, IMAGE_CACHE_GIB_MAX);
+    config->model.max_patches = o->max_image_tokens * PATCHES_A_TOKEN;
+    config->image_cache_bytes = (uint64_t)(o->image_cache_gib * (1 << 30));
     return TD_OK;
 }
 
@@ -178,6 +194,7 @@ td_status td_engine_resolve(const td_engine_options *o, td_engine_config *config
     if (!o->model_path || !*o->model_path) return td_fail(err, TD_EINVAL, "model-path is missing");
     TD_TRY(resolve_formats(o, config, err));
     TD_TRY(resolve_sizes(o, config, err));
+    TD_TRY(resolve_images(o, config, err));
     TD_TRY(td_model_folder_check(o->model_path, !config->model.load_dummy, err));
     return resolve_device(o, &config->model, err);
 }

@@ -17,6 +17,7 @@ typedef struct {
     uint32_t      max_step_ms;  /* of a step that is not alone; 0: no limit */
     uint32_t      max_queued, decode_log_interval;
     uint64_t      random_seed;
+    uint64_t      image_cache_bytes; /* for features of images */
     bool          log_requests, prefix_cache, mixed_chunk, drafts, draft_always;
 } td_engine_config;
 

@@ -311,6 +311,9 @@ typedef struct {
     void (*removed)(void *user, uint32_t page); /* after all pages whose parent it is */
     void (*cleared)(void *user);                /* the cache is empty */
     void *user;
+    bool
+        images; /* it is told of pages at and behind an image, too: an image's tokens are a number that is this engine's own,
+                     2^31 at least */
 } td_cache_listener;
 
 /** A hash of the tokens of a page and of all before it, and of everything else that the bits of its KV depend on. */
@@ -430,9 +433,14 @@ typedef struct {
     uint32_t    decode_log_interval; /* steps between log lines; 0: none */
     bool   measure_bounds; /* measure at start what the tiers' threads can do: td_engine_info's bounds; about 0.2 s a pool */
     bool   log_requests;
-    bool   disable_radix_cache;              /* no page of a request is kept for later ones */
-    double state_snapshots_gib;              /* memory for snapshots of recurrent layers' states; ignored without them */
-    bool   disable_mixed_chunk;              /* prompts and generating requests take turns instead of sharing steps */
+    bool   disable_radix_cache; /* no page of a request is kept for later ones */
+    double state_snapshots_gib; /* memory for snapshots of recurrent layers' states; ignored without them */
+    /** Tokens of an image at most: larger pictures are made smaller. 0: images are refused. Ignored by models without an
+     * encoder. */
+    uint32_t max_image_tokens;
+    double
+         image_cache_gib; /* host memory for what the encoder makes of images: what prompts wait for, and what comes again */
+    bool disable_mixed_chunk;                /* prompts and generating requests take turns instead of sharing steps */
     const td_cache_listener *cache_listener; /* NULL: nobody; must live as long as the engine */
     const td_page_store     *page_store;     /* NULL: none; must live as long as the engine */
 } td_engine_options;
@@ -537,6 +545,13 @@ typedef struct {
     uint64_t dropped_bytes; /* host memory that resident experts do not take */
 } td_residency_counts;
 
+/** Images of requests, and what the encoder makes of them, since the start. */
+typedef struct {
+    uint64_t encoded, tokens, ns;          /* images that were encoded; their tokens, and the time of it */
+    uint64_t cache_bytes, cache_bytes_max; /* host memory of what was made of them; max 0: the model takes no images */
+    uint64_t evictions;                    /* of an image from it, for others */
+} td_image_counts;
+
 /** Over an interval: bytes per second of the tier's busy time, and the share of that time that its bounds would have taken.
  */
 typedef struct {
@@ -555,16 +570,17 @@ typedef struct {
 typedef struct {
     uint64_t requests_total, requests_stopped, requests_length, requests_aborted,
         requests_failed; /* all, and how they ended */
-    uint64_t prompt_tokens, cached_tokens, generation_tokens;
-    uint32_t running, queued;                          /* queued: retracted ones too */
-    uint64_t queued_tokens;                            /* that those have so far */
-    uint32_t retracted;                                /* waiting again because no KV page was free */
-    uint64_t retractions;                              /* times that happened */
-    uint32_t prefill_requests;                         /* running ones whose prompt is not all computed */
-    uint64_t prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
-    uint64_t kv_tokens_used, kv_tokens_total;          /* used: by requests */
-    uint64_t kv_tokens_cached;                         /* held by the prefix cache alone: dropped when room is needed */
-    uint64_t cache_evictions;                          /* pages that were */
+    uint64_t        prompt_tokens, cached_tokens, generation_tokens;
+    uint32_t        running, queued;                          /* queued: retracted ones too */
+    uint64_t        queued_tokens;                            /* that those have so far */
+    uint32_t        retracted;                                /* waiting again because no KV page was free */
+    uint64_t        retractions;                              /* times that happened */
+    uint32_t        prefill_requests;                         /* running ones whose prompt is not all computed */
+    uint64_t        prefill_tokens_done, prefill_tokens_left; /* of those: tokens with KV, and to be computed */
+    uint64_t        kv_tokens_used, kv_tokens_total;          /* used: by requests */
+    td_image_counts images;
+    uint64_t        kv_tokens_cached; /* held by the prefix cache alone: dropped when room is needed */
+    uint64_t        cache_evictions;  /* pages that were */
     uint64_t window_tokens; /* room in layers with a sliding window, which give back what is behind it; 0: there are none */
     uint64_t window_tokens_used;   /* of these, those that requests hold */
     uint64_t window_tokens_cached; /* those kept at ends of cached prefixes, until they are needed */
@@ -618,7 +634,8 @@ typedef enum {
     TD_STEP_HEAD,
     TD_STEP_SAMPLING,
     TD_STEP_DELIVERING,
-    TD_STEP_DRAFTING
+    TD_STEP_DRAFTING,
+    TD_STEP_ENCODING /* an image, between steps */
 } td_step_phase;
 
 /** The step that the engine is in, for a watchdog. */

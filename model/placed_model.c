@@ -18,27 +18,34 @@ static void device_room(const td_model_room *room, const td_placed_model *m, td_
     }
 }
 
+uint64_t td_placed_model_image_bytes(const td_model_room *room, const td_placed_model *m) {
+    const td_vision_config *c = td_model_vision(m->model);
+    const uint64_t          patches = td_model_get_spec(m->model)->max_patches;
+    return c ? room->image_cache_bytes + patches * td_vision_patch_values(c) * sizeof(float) : 0;
+}
+
 td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
                                  td_memory_shares *out, td_error *err) {
     const td_model_memory *memory = &m->memory;
-    td_host_budget         host = {
-                .available_bytes = room->available_bytes,
-                .weight_bytes = memory->slots_least ? memory->expert_weight_bytes : td_model_host_experts(memory),
-                .saved_bytes = memory->slots_least ? memory->saved_bytes : 0,
-                .scratch_bytes = memory->host_scratch_bytes + room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab};
-    td_memory_plan_input in = {
-        .fraction = spec->fraction,
-        .weight_bytes = memory->npu_weight_bytes + memory->encoder_weight_bytes,
-        .scratch_bytes = memory->device_scratch_bytes + memory->state_bytes + memory->encoder_scratch_bytes,
-        .host = &host,
-        .kv_bytes_per_page = memory->kv_bytes_per_page,
-        .windows = memory->windows,
-        .max_total_tokens = spec->max_total_tokens,
-        .context_length = td_model_context_length(m->model),
-        .max_running = spec->max_running,
-        .slot_bytes = memory->slots_least ? memory->slot_bytes : 0,
-        .slots_least = memory->slots_least,
-        .slots_most = memory->slots};
+    td_host_budget         host = {.available_bytes = room->available_bytes,
+                                   .weight_bytes = memory->slots_least ? memory->expert_weight_bytes : td_model_host_experts(memory),
+                                   .saved_bytes = memory->slots_least ? memory->saved_bytes : 0,
+                                   .scratch_bytes = memory->host_scratch_bytes +
+                                                    room->bytes_per_vocab_entry * td_model_get_config(m->model)->vocab +
+                                                    td_placed_model_image_bytes(room, m)};
+    td_memory_plan_input   in = {
+          .fraction = spec->fraction,
+          .weight_bytes = memory->npu_weight_bytes + memory->encoder_weight_bytes,
+          .scratch_bytes = memory->device_scratch_bytes + memory->state_bytes + memory->encoder_scratch_bytes,
+          .host = &host,
+          .kv_bytes_per_page = memory->kv_bytes_per_page,
+          .windows = memory->windows,
+          .max_total_tokens = spec->max_total_tokens,
+          .context_length = td_model_context_length(m->model),
+          .max_running = spec->max_running,
+          .slot_bytes = memory->slots_least ? memory->slot_bytes : 0,
+          .slots_least = memory->slots_least,
+          .slots_most = memory->slots};
     if (!memory->slots_least) in.weight_bytes += memory->slots * memory->slot_bytes;
     device_room(room, m, &in);
     if (memory->unified_memory) {

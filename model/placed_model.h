@@ -9,13 +9,14 @@
 #include "model/shard.h"
 #include "npu/host/host_npu.h"
 
-/** The threads and the memory of the machine that a model may use. The last three are not read if spec.n_pages is set. */
+/** The threads and the memory of the machine that a model may use. The last four are not read if spec.n_pages is set. */
 typedef struct {
     td_pool        *expert_pool;
     td_pool *const *npu_pools;       /* [n_cards] threads of each card that computes on this machine's cores; NULL: the card
                                         shares the threads of expert_pool */
     uint64_t        available_bytes; /* host memory */
     uint64_t        device_bytes; /* memory of a card that another device stands for (tandem plan); 0: ask the opened card */
+    uint64_t        image_cache_bytes;     /* host memory that the caller takes beside a model that takes images: features */
     uint64_t        bytes_per_vocab_entry; /* host memory that the caller takes beside the model: for sampling */
 } td_model_room;
 
@@ -41,5 +42,8 @@ void                   td_placed_model_close(td_placed_model *m); /* one that is
 /** What an open model would get with the spec's fraction, max_total_tokens and max_running. @return as open. */
 TD_NODISCARD td_status td_placed_model_shares(const td_model_spec *spec, const td_model_room *room, const td_placed_model *m,
                                               td_memory_shares *out, td_error *err);
+
+/** Host memory that the caller takes for images: their features, and the pixels of one. 0: the model takes none. */
+uint64_t td_placed_model_image_bytes(const td_model_room *room, const td_placed_model *m);
 
 #endif

@@ -141,6 +141,7 @@ static td_status open_planner(planner *p, const td_plan_request *r, const td_pla
                               .npu_pools = p->n_cards ? p->cards : NULL,
                               .available_bytes = memory_of_nodes(m),
                               .device_bytes = (uint64_t)(m->cards.count > 0 ? m->cards.memory_bytes : 0)};
+    p->room.image_cache_bytes = p->config.image_cache_bytes;
     if (st == TD_OK) p->room.bytes_per_vocab_entry = td_engine_bytes_per_vocab_entry(p->experts);
     if (st == TD_OK) st = place(p, out, err);
     if (st == TD_OK) st = outline(p, r, err);
@@ -169,6 +170,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
     double                 fraction = p->config.model.fraction, n = m->n_nodes;
     uint64_t               vocab = td_model_get_config(p->placed.model)->vocab;
     double                 sampling = (double)p->room.bytes_per_vocab_entry * (double)vocab;
+    double                 images = (double)td_placed_model_image_bytes(&p->room, &p->placed);
     double                 kv = (double)td_model_kv_bytes(memory, (uint32_t)(out->kv_tokens / TD_KV_PAGE));
     out->kv_token_bytes = (double)(memory->kv_bytes_per_page + memory->windows.page_bytes) / TD_KV_PAGE;
     count_sliding(p, out);
@@ -177,7 +179,7 @@ static void list_memories(const planner *p, const td_plan_machine *m, td_plan *o
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->node[i].memory_bytes,
                               .experts = (double)td_model_host_experts(memory) / n,
-                              .working = ((double)memory->host_scratch_bytes + sampling) / n};
+                              .working = ((double)memory->host_scratch_bytes + sampling + images) / n};
         if (memory->unified_memory) {
             x->experts += (double)(memory->slots * memory->slot_bytes) / n;
             x->weights = (double)memory->npu_weight_bytes / n;

@@ -236,7 +236,7 @@ td_status td_kv_events_open(const td_kv_events_config *c, td_kv_events **out, td
     td_kv_events *k = calloc(1, sizeof *k);
     if (!k) return td_fail(err, TD_ENOMEM, "out of memory for KV events");
     k->config = *c;
-    k->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, k};
+    k->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, k, false};
     k->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     td_status st = k->event_fd >= 0 ? open_sockets(k, err)
                                     : td_fail(err, TD_EIO, "KV events: cannot make an eventfd: %s", strerror(errno));

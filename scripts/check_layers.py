@@ -28,7 +28,7 @@ MAY_INCLUDE = {
     "model": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency"],
     "text": ["core"],
     "image": ["core"],
-    "engine": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "text"],
+    "engine": ["core", "kernels", "quant", "npu", "cpu_experts", "bridge", "residency", "model", "text", "image"],
     "eval": ["core", "kernels", "quant", "npu", "cpu_experts", "residency", "model", "engine"],
     "quantize": ["core", "kernels", "quant", "npu", "cpu_experts", "model", "text", "engine", "eval"],
     "scale": ["core"],

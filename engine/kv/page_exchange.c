@@ -75,7 +75,7 @@ static bool land(td_page_exchange *x, td_page_lookup *l, const void *bytes) {
         return false;
     }
     x->landing = true;
-    td_prefix_cache_publish(x->cache, r->tokens, l->next, l->next + 1, r->pages);
+    td_prefix_cache_publish(x->cache, r->keys, l->next, l->next + 1, r->pages);
     x->landing = false;
     l->next++;
     return true;
@@ -88,7 +88,7 @@ static bool land_all(td_page_exchange *x, td_page_lookup *l) {
     const void    *bytes;
     td_pages_state state = x->store->next(x->store->user, l->handle, &bytes);
     if (state != TD_PAGES_HERE) return state == TD_PAGES_COMING;
-    uint32_t n = td_prefix_cache_match(x->cache, r->tokens, l->next, r->pages);
+    uint32_t n = td_prefix_cache_match(x->cache, r->keys, l->next, r->pages);
     bool     ok = n == l->next; /* else one of them was evicted meanwhile, and those behind it are of no use */
     while (ok && state == TD_PAGES_HERE) {
         ok = land(x, l, bytes);
@@ -125,6 +125,8 @@ static bool is_looked_for(const td_page_exchange *x, td_page_key key) {
 bool td_page_exchange_waits(td_page_exchange *x, td_request *r, uint32_t n_found, uint32_t n_wanted) {
     if (!x->store) return false;
     if (find(x, r)) return true;
+    const uint32_t before_images = td_request_images_first(&r->images) / TD_KV_PAGE;
+    if (n_wanted > before_images) n_wanted = before_images;
     if (r->looked_up || n_found >= n_wanted) return false;
     const uint32_t *tokens = r->tokens + (size_t)n_found * TD_KV_PAGE;
     td_page_key     parent = n_found ? x->keys[r->pages[n_found - 1]] : x->root, key = parent;
@@ -164,7 +166,7 @@ double td_page_exchange_deadline(const td_page_exchange *x) {
 td_status td_page_exchange_open(td_page_exchange *x, const td_page_store *store, const td_page_format *f, td_model *model,
                                 td_prefix_cache *cache, td_error *err) {
     *x = (td_page_exchange){.model = model, .cache = cache, .root = f->fingerprint, .max_pages = f->max_pages};
-    x->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, x};
+    x->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, x, false};
     x->wanted = calloc(f->max_pages, sizeof *x->wanted);
     if (!x->wanted) return td_fail(err, TD_ENOMEM, "out of memory for the keys of %u pages", f->max_pages);
     TD_TRY(store->open(store->user, f, err));

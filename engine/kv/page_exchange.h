@@ -13,7 +13,7 @@
  * for wait with the one that looks.
  *
  * A page's key is a hash of the page's tokens and the key of the page before; of a first page, the engine's fingerprint
- * (page_fingerprint.h). Engine thread only; nothing is allocated after open.
+ * (page_fingerprint.h). Pages at and behind an image stay here: an image's key is this engine's own. Engine thread only; nothing is allocated after open.
  */
 #ifndef TD_ENGINE_KV_PAGE_EXCHANGE_H
 #define TD_ENGINE_KV_PAGE_EXCHANGE_H

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/memory/mem.h"
+#include "engine/images/image_cache.h"
 #include "npu/npu.h"
 
 #define NONE UINT32_MAX /* no page: the root, or the end of a list */
@@ -17,6 +18,7 @@ struct td_prefix_node {
     uint32_t chain;        /* the next node in its bucket */
     uint32_t newer, older; /* in the list of idle pages */
     bool     cached;
+    bool     images; /* keys of images are in the page, or in one before it */
 };
 
 td_status td_prefix_cache_open(td_prefix_cache *c, td_kv_pages *pages, bool on, td_error *err) {
@@ -63,10 +65,17 @@ static uint32_t find_child(const td_prefix_cache *c, uint32_t parent, const uint
     return page;
 }
 
+static bool has_image(const uint32_t *tokens) {
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < TD_KV_PAGE; i++) any |= tokens[i];
+    return any >= TD_IMAGE_KEY;
+}
+
 static void link_node(td_prefix_cache *c, uint32_t page, uint32_t parent, const uint32_t *tokens) {
     uint32_t *bucket = bucket_of(c, parent, tokens);
     memcpy(c->tokens + (size_t)page * TD_KV_PAGE, tokens, PAGE_TOKEN_BYTES);
-    c->nodes[page] = (td_prefix_node){.parent = parent, .chain = *bucket, .cached = true};
+    const bool images = (parent != NONE && c->nodes[parent].images) || has_image(tokens);
+    c->nodes[page] = (td_prefix_node){.parent = parent, .chain = *bucket, .cached = true, .images = images};
     *bucket = page;
 }
 
@@ -111,6 +120,11 @@ static void share(td_prefix_cache *c, uint32_t page) {
     td_kv_pages_share(c->pages, page);
 }
 
+/* Whether listener i is told of a page. */
+static bool hears_of(const td_prefix_cache *c, uint32_t i, uint32_t page) {
+    return c->listeners[i]->images || !c->nodes[page].images;
+}
+
 /* ---- use ------------------------------------------------------------------------------------- */
 
 bool td_prefix_cache_take(td_prefix_cache *c, uint32_t *pages, uint32_t n) {
@@ -118,7 +132,8 @@ bool td_prefix_cache_take(td_prefix_cache *c, uint32_t *pages, uint32_t n) {
     for (; c->pages->n_free < n; c->evictions++) {
         uint32_t page = c->oldest;
         forget(c, page);
-        for (uint32_t i = 0; i < c->n_listeners; i++) c->listeners[i]->removed(c->listeners[i]->user, page);
+        for (uint32_t i = 0; i < c->n_listeners; i++)
+            if (hears_of(c, i, page)) c->listeners[i]->removed(c->listeners[i]->user, page);
     }
     return td_kv_pages_take(c->pages, pages, n);
 }
@@ -153,7 +168,7 @@ void td_prefix_cache_publish(td_prefix_cache *c, const uint32_t *tokens, uint32_
             link_node(c, pages[i], parent, page_tokens);
             td_kv_pages_share(c->pages, pages[i]);
             for (uint32_t k = 0; k < c->n_listeners; k++)
-                c->listeners[k]->stored(c->listeners[k]->user, pages[i], parent, page_tokens);
+                if (hears_of(c, k, pages[i])) c->listeners[k]->stored(c->listeners[k]->user, pages[i], parent, page_tokens);
         } else if (same != pages[i]) {
             share(c, same);
             assert(!c->nodes[pages[i]].cached);

@@ -6,6 +6,8 @@
  * never split. A page has at most one node, so node i describes page i, and nothing is allocated after open. Children are
  * found through one hash table over (parent, tokens); tokens are compared in full.
  *
+ * Here and in the names of this file, a token of an image is the image's key (engine/images/image_cache.h).
+ *
  * The cache is one owner of each page that it holds. A page without another owner is idle, and idle pages are the ones that
  * may be evicted, the one that became idle first before the others. A request owns a path from the root, and pages are
  * dropped from the end of the path to its beginning, so a parent becomes idle after its children. What is evicted is

@@ -45,7 +45,7 @@ td_status td_state_slots_open(td_state_slots *s, uint32_t n, uint32_t n_open, td
                           .page = malloc(n * sizeof *s->page),
                           .used = calloc(n, sizeof *s->used),
                           .open = calloc(n_open, sizeof *s->open),
-                          .listener = {cache_opens, page_came, page_left, cache_emptied, s}};
+                          .listener = {cache_opens, page_came, page_left, cache_emptied, s, .images = true}};
     if (!s->free_list || !s->refs || !s->page || !s->used || !s->open) {
         td_state_slots_close(s);
         return td_fail(err, TD_ENOMEM, "out of memory for the list of %u states", n);

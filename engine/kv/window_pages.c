@@ -85,7 +85,7 @@ td_status td_window_pages_open(td_window_pages *w, uint32_t n, uint32_t window, 
                            .newest = NONE,
                            .oldest = NONE,
                            .cache = cache,
-                           .listener = {cache_opens, page_came, page_left, cache_emptied, w}};
+                           .listener = {cache_opens, page_came, page_left, cache_emptied, w, .images = true}};
     if (!w->page || !w->refs || !w->newer || !w->older || !w->free_list) {
         td_window_pages_close(w);
         return td_fail(err, TD_ENOMEM, "out of memory for the list of %u pages of windows", n);

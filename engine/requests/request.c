@@ -42,6 +42,28 @@ static td_status check_sampling(const td_sampling *s, uint32_t vocab, td_error *
     return TD_OK;
 }
 
+/* The tokens that stand for images are those of the images, in order. */
+static td_status check_images(const td_request_params *p, uint32_t image_token, td_error *err) {
+    if (image_token == UINT32_MAX && p->n_images)
+        return td_fail(err, TD_ENOTSUP, "images: the model is served for text only, and takes none");
+    size_t at = 0;
+    for (size_t i = 0; image_token != UINT32_MAX && i <= p->n_images; i++) {
+        const size_t first = i < p->n_images ? p->images[i].first : p->n_prompt;
+        const size_t n = i < p->n_images ? td_image_tokens(p->images[i].image) : 0;
+        if (first < at || first > p->n_prompt || n > p->n_prompt - first)
+            return td_fail(err, TD_EINVAL, "images: number %zu is not behind the others, within the prompt", i + 1);
+        while (at < first && p->prompt[at] != image_token) at++;
+        if (at < first)
+            return td_fail(err, TD_EINVAL, "prompt: token %zu is %u, which stands for an image, and there is none", at,
+                           image_token);
+        while (at < first + n && p->prompt[at] == image_token) at++;
+        if (at < first + n)
+            return td_fail(err, TD_EINVAL, "images: token %zu of the prompt is not %u, which stands for number %zu", at,
+                           image_token, i + 1);
+    }
+    return TD_OK;
+}
+
 static td_status check_params(const td_request_params *p, const td_request_limits *l, td_error *err) {
     if (!p->on_event) return td_fail(err, TD_EINVAL, "on_event: a request needs a callback");
     if (p->n_prompt == 0) return td_fail(err, TD_EINVAL, "prompt: it is empty");
@@ -52,8 +74,8 @@ static td_status check_params(const td_request_params *p, const td_request_limit
     if (needed > l->kv_tokens)
         return td_fail(err, TD_EINVAL, "prompt: its %zu tokens do not fit the KV capacity of %llu%s", p->n_prompt,
                        (unsigned long long)l->kv_tokens, p->max_tokens ? " with one more" : "");
-    if (p->n_images) return td_fail(err, TD_ENOTSUP, "images: the model is served for text only, and takes none");
     TD_TRY(check_ids("prompt", p->prompt, p->n_prompt, SIZE_MAX, l->vocab, err));
+    TD_TRY(check_images(p, l->image_token, err));
     TD_TRY(check_ids("stop_token_ids", p->stop_ids, p->n_stop_ids, TD_STOP_IDS_MAX, l->vocab, err));
     if (p->max_tokens == 0 && !p->prompt_logprobs)
         return td_fail(err, TD_EINVAL, "max_tokens: 0 makes sense with prompt logprobs only");
@@ -78,7 +100,9 @@ static void request_free(td_request *r) {
     free((void *)r->sampling.bias_ids);
     free((void *)r->sampling.bias);
     free(r->stop_ids);
+    if (r->keys != r->tokens) free(r->keys);
     free(r->tokens);
+    td_request_images_close(&r->images);
     free(r->pages);
     free(r->windows.table);
     free(r->prompt_positions);
@@ -111,12 +135,15 @@ static td_status fill(td_request *r, const td_request_params *p, const td_reques
     r->sampling.bias = copy_of(p->sampling.bias, p->sampling.n_bias * sizeof(float));
     r->stop_ids = malloc((p->n_stop_ids + n_eos + 1) * sizeof *r->stop_ids);
     r->tokens = malloc(n_all * sizeof *r->tokens);
+    r->keys = p->n_images ? malloc(n_all * sizeof *r->keys) : r->tokens;
     r->pages = malloc((n_all / TD_KV_PAGE + 1) * sizeof *r->pages);
     r->windows.table = malloc((n_all / TD_KV_PAGE + 1) * sizeof *r->windows.table);
-    if (!r->sampling.bias_ids || !r->sampling.bias || !r->stop_ids || !r->tokens || !r->pages || !r->windows.table ||
+    if (!r->sampling.bias_ids || !r->sampling.bias || !r->stop_ids || !r->tokens || !r->keys || !r->pages ||
+        !r->windows.table || td_request_images_open(&r->images, p->images, p->n_images) != TD_OK ||
         (l->tokenizer && td_detok_create(l->tokenizer, p->skip_special_tokens, &r->detok) != TD_OK))
         return td_fail(err, TD_ENOMEM, "out of memory for a request");
     memcpy(r->tokens, p->prompt, p->n_prompt * sizeof *r->tokens);
+    if (r->keys != r->tokens) memcpy(r->keys, p->prompt, p->n_prompt * sizeof *r->keys);
     for (size_t i = 0; i < n_eos; i++) r->stop_ids[r->n_stop_ids++] = l->eos_ids[i];
     for (size_t i = 0; i < p->n_stop_ids; i++) r->stop_ids[r->n_stop_ids++] = p->stop_ids[i];
     return td_stream_text_open(&r->text, p->stop, p->n_stop, p->include_stop, err);
@@ -165,6 +192,7 @@ td_status td_request_jump(td_request *r) {
         r->jumped_from = r->n_tokens;
         r->n_jumped = n;
     }
+    if (r->keys != r->tokens) memcpy(r->keys + r->n_tokens, r->tokens + r->n_tokens, n * sizeof *r->keys);
     r->n_tokens += n;
     r->complete = n == room || td_answer_form_must_end(r->form);
     return TD_OK;

@@ -14,6 +14,9 @@
  * client is told of the latter, tokens[n_told .. n_tokens), when what belongs to them is computed: the prompt's KV, and with
  * log-probabilities the logits of the row before each. `form` stands behind the last token.
  *
+ * keys[0 .. n_tokens) are what the prefix cache knows the tokens by: the tokens themselves, but an image's key for each of the
+ * image's tokens (engine/images/image_cache.h).
+ *
  * With drafting, `draft` is what the MTP (multi-token prediction) layer takes for the next token. A step computes it as one
  * row more, and tokens[n_tokens] holds it meanwhile. It becomes a token of the request if the row in front of it gives the
  * same.
@@ -23,6 +26,7 @@
 
 #include <stdatomic.h>
 
+#include "engine/images/request_images.h"
 #include "engine/kv/request_state.h"
 #include "engine/kv/request_windows.h"
 #include "engine/requests/answer_form.h"
@@ -55,6 +59,8 @@ struct td_request {
 
     /* how far it is: engine thread */
     uint32_t             *tokens; /* [n_prompt + max_tokens] */
+    uint32_t             *keys;   /* [n_prompt + max_tokens]; without images the same array as tokens */
+    td_request_images     images;
     uint32_t              n_tokens, n_computed;
     uint32_t              n_told;               /* tokens that the client has, the prompt's among them */
     uint32_t              draft;                /* for tokens[n_tokens]; or TD_NO_DRAFT */
@@ -84,7 +90,8 @@ struct td_request {
 typedef struct {
     const td_tokenizer *tokenizer; /* NULL: events carry no text */
     uint32_t            vocab, context_length;
-    uint64_t            kv_tokens; /* capacity of the KV cache */
+    uint32_t            image_token; /* that stands for images; UINT32_MAX: there are none */
+    uint64_t            kv_tokens;   /* capacity of the KV cache */
     const uint32_t     *eos_ids;
     uint32_t            n_eos;
 } td_request_limits;
@@ -98,6 +105,12 @@ void td_request_hold(td_request *r); /* one reference more */
 
 static inline uint32_t td_request_generated(const td_request *r) {
     return r->n_tokens - r->n_prompt;
+}
+
+/** Put a token behind the others. */
+static inline void td_request_append(td_request *r, uint32_t token) {
+    r->tokens[r->n_tokens] = r->keys[r->n_tokens] = token;
+    r->n_tokens++;
 }
 
 /** Whether the prompt is computed and the answer begun: what is left to compute are generated tokens, mostly one. */

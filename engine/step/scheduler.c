@@ -18,6 +18,7 @@ td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const
                         .cache = caches->cache,
                         .states = caches->states,
                         .windows = caches->windows,
+                        .images = caches->images,
                         .exchange = caches->exchange,
                         .inbox = inbox,
                         .speed = {.max_s = c->max_step_s, .least_rows = c->least_rows},
@@ -47,12 +48,17 @@ void td_scheduler_close(td_scheduler *s) {
 
 /* ---- the two lists --------------------------------------------------------------------------- */
 
-void td_scheduler_add(td_scheduler *s, td_request *r) {
+static void wait_in_order(td_scheduler *s, td_request *r) {
     td_request **at = &s->waiting;
     while (*at && td_request_before(*at, r)) at = &(*at)->next;
     r->next = *at;
     *at = r;
     s->n_waiting++;
+}
+
+td_status td_scheduler_add(td_scheduler *s, td_request *r) {
+    wait_in_order(s, r);
+    return td_request_images_enter(&r->images, s->images, r->keys);
 }
 
 static void start_running(td_scheduler *s, td_request *r) {
@@ -75,6 +81,7 @@ static void drop_pages(td_scheduler *s, td_request *r) {
     if (r == aside_request(s)) td_scheduler_end_aside(s);
     if (s->states) td_request_state_end(&r->state, s->states);
     if (s->windows) td_request_windows_end(&r->windows, s->windows);
+    td_request_images_end(&r->images, s->images);
     while (r->n_pages) td_prefix_cache_drop(s->cache, r->pages[--r->n_pages]);
     r->n_computed = r->n_published = 0;
 }
@@ -90,6 +97,7 @@ static void left_waiting(td_scheduler *s, td_request *r) {
 void td_scheduler_remove(td_scheduler *s, td_request *r) {
     td_page_exchange_left(s->exchange, r);
     drop_pages(s, r);
+    td_request_images_leave(&r->images, s->images);
     for (uint32_t i = 0; i < s->n_running; i++) {
         if (s->running[i] != r) continue;
         stop_running(s, i);
@@ -120,7 +128,7 @@ static void retract(td_scheduler *s, uint32_t i) {
     td_request *r = s->running[i];
     stop_running(s, i);
     drop_pages(s, r);
-    td_scheduler_add(s, r);
+    wait_in_order(s, r);
     td_inbox_rejoin(s->inbox, r);
     r->retracted = true;
     r->looked_up = false;
@@ -172,7 +180,7 @@ static void publish(td_scheduler *s, td_request *r) {
     if (!r->publishes || pages <= r->n_published) return;
     for (; r->n_published < pages; r->n_published++) {
         const uint32_t i = r->n_published, own = r->pages[i];
-        td_prefix_cache_publish(s->cache, r->tokens, i, i + 1, r->pages);
+        td_prefix_cache_publish(s->cache, r->keys, i, i + 1, r->pages);
         if (s->windows && r->pages[i] != own) td_request_windows_replaced(&r->windows, s->windows, i, r->pages[i]);
     }
 }
@@ -181,8 +189,8 @@ static void publish(td_scheduler *s, td_request *r) {
 static uint32_t common_pages(const td_scheduler *s, const td_request *r, const td_request *other) {
     uint32_t most = matchable_pages(s, r), n = cacheable_tokens(s, other) / TD_KV_PAGE, common = 0;
     if (n < most) most = n;
-    while (common < most && !memcmp(other->tokens + (size_t)common * TD_KV_PAGE, r->tokens + (size_t)common * TD_KV_PAGE,
-                                    TD_KV_PAGE * sizeof *r->tokens))
+    while (common < most && !memcmp(other->keys + (size_t)common * TD_KV_PAGE, r->keys + (size_t)common * TD_KV_PAGE,
+                                    TD_KV_PAGE * sizeof *r->keys))
         common++;
     return common;
 }
@@ -195,7 +203,7 @@ static td_request *computes_for(const td_scheduler *s, const td_request *r) {
     for (uint32_t i = 0; i < s->n_running; i++) {
         td_request *other = s->running[i];
         if (other->publishes && other->n_computed < end && end <= cacheable_tokens(s, other) &&
-            !memcmp(other->tokens, r->tokens, end * sizeof *r->tokens))
+            !memcmp(other->keys, r->keys, end * sizeof *r->keys))
             return other;
     }
     return NULL;
@@ -252,7 +260,7 @@ static bool is_short(const td_scheduler *s, uint32_t left) {
 
 /* @param short_only whether a request of which more is left is skipped. */
 static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating, bool short_only) {
-    r->n_pages = td_prefix_cache_match(s->cache, r->tokens, matchable_pages(s, r), r->pages);
+    r->n_pages = td_prefix_cache_match(s->cache, r->keys, matchable_pages(s, r), r->pages);
     admission result = ADMITTED;
     bool      waits = should_wait(s, r);
     if (!waits) begin_caches(s, r);
@@ -314,6 +322,29 @@ static void admit(td_scheduler *s) {
     }
 }
 
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* Tokens of r that can be computed now: those before an image without features. */
+static uint32_t ready_of(const td_request *r) {
+    const uint32_t reach = td_request_images_reach(&r->images, r->n_computed);
+    return r->images.waits ? 0 : (reach < r->n_tokens ? reach : r->n_tokens) - r->n_computed;
+}
+
+/* Read the images of what prompts compute next, and choose the one that is encoded next. Who finds no room waits for others to
+ * leave theirs; if nobody has any, it was memory that the cache did not get. */
+static void prepare_images(td_scheduler *s) {
+    s->image = (td_scheduled_image){0};
+    s->starved = NULL;
+    for (uint32_t i = 0; i < s->n_running; i++) {
+        td_request *r = s->running[i];
+        if (!r->images.n || td_request_generates(r)) continue;
+        const uint32_t at = td_request_images_prepare(&r->images, s->images, r->n_computed, r->n_computed + s->config.chunk);
+        if (at < r->images.n && !s->image.known)
+            s->image = (td_scheduled_image){.known = r->images.known[at], .image = r->images.images[at]};
+        if (!s->images->n_read && !ready_of(r)) s->starved = r;
+    }
+}
+
 /* ---- the step -------------------------------------------------------------------------------- */
 
 /* How many parts more of the newest entry the step has room for, besides two for each request that may follow. */
@@ -327,9 +358,13 @@ static void add_sequence(td_scheduler *s, td_scheduled_step *step, td_request *r
                          bool absorbed) {
     const td_step_entry *entry = &step->entries[step->n_entries - 1];
     const uint32_t       last = entry->first_pos + entry->n_rows + entry->drafted;
-    td_step_sequence     seq = {
-            .pages = r->pages, .windows = s->windows ? r->windows.table : NULL, .n_pages = r->n_pages, .absorbed = absorbed};
-    td_snapshot_rule rule = snapshot_rule(s, r);
+    td_step_sequence     seq = {.pages = r->pages,
+                                .windows = s->windows ? r->windows.table : NULL,
+                                .n_pages = r->n_pages,
+                                .absorbed = absorbed,
+                                .images = r->images.in_rows,
+                                .n_images = r->images.n};
+    td_snapshot_rule     rule = snapshot_rule(s, r);
     rule.drafted = entry->drafted;
     for (uint32_t part_end = end; begin < end; begin = part_end) {
         if (s->states)
@@ -381,7 +416,7 @@ static void clear(td_scheduled_step *step) {
 /* Whether the step that is built may have prompt rows of r. */
 static bool takes_rows(const td_scheduler *s, const td_request *r) {
     const td_request *aside = aside_request(s);
-    return !td_request_generates(r) && r != aside && (!aside || is_short(s, left_of(r)));
+    return !td_request_generates(r) && r != aside && (!aside || is_short(s, left_of(r))) && ready_of(r);
 }
 
 static bool is_alone(const td_scheduler *s) {
@@ -410,8 +445,8 @@ static void set_aside(td_scheduler *s) {
     td_request *r = s->running[first];
     bool        streams = false;
     for (uint32_t i = 0; i < s->n_running; i++) streams = streams || td_request_generates(s->running[i]);
-    if (td_step_speed_has_room(&s->speed, td_prompt_work(r->n_computed, left_of(r)), streams)) return;
-    uint32_t rows = even_rows(left_of(r), s->config.aside);
+    if (td_step_speed_has_room(&s->speed, td_prompt_work(r->n_computed, ready_of(r)), streams)) return;
+    uint32_t rows = even_rows(ready_of(r), s->config.aside);
     if (!is_alone(s)) {
         const uint32_t fit = td_prompt_rows(r->n_computed, td_step_speed_fits(&s->aside_speed, r->n_computed, false));
         if (rows > fit) rows = fit;
@@ -461,7 +496,7 @@ typedef struct {
 /* Give running request i as many rows as it has and the room allows. */
 static void give_rows(td_scheduler *s, uint32_t i, prompt_room *room) {
     const td_request *r = s->running[i];
-    uint32_t          pos = r->n_computed + s->given[i], n = r->n_tokens - pos, fit = td_prompt_rows(pos, room->work);
+    uint32_t pos = r->n_computed + s->given[i], n = ready_of(r) - s->given[i], fit = td_prompt_rows(pos, room->work);
     if (n > room->rows) n = room->rows;
     if (n > fit) n = fit;
     s->given[i] += n;
@@ -529,6 +564,7 @@ bool td_scheduler_build(td_scheduler *s) {
     td_scheduled_step *step = &s->step;
     clear(step);
     if (!extend_running(s)) admit(s);
+    prepare_images(s);
     set_aside(s);
     memset(s->given, 0, s->n_running * sizeof *s->given);
     step_share now = choose_share(s);
@@ -550,12 +586,13 @@ bool td_scheduler_build(td_scheduler *s) {
         add_prompt_rows(s, step, r, s->given[i]);
     }
     s->prompts_last = step->n_prefill > 0;
-    return step->n_entries > 0 || s->aside.step.n_entries > 0;
+    return step->n_entries > 0 || s->aside.step.n_entries > 0 || s->image.known || s->starved;
 }
 
 /* So many more tokens of r are computed. */
 static void count_computed(td_scheduler *s, td_request *r, uint32_t n) {
     r->n_computed += n;
+    td_request_images_pass(&r->images, s->images, r->n_computed);
     publish(s, r);
     if (s->windows) td_request_windows_pass(&r->windows, s->windows, r->n_computed, r->n_prompt);
 }

@@ -30,6 +30,10 @@
  * its pieces end only when another request comes. One step is aside at a time, of the first prompt in order of service; long
  * ones behind it wait. When its request leaves, or is retracted, the step is dropped.
  *
+ * A prompt with images waits until what the encoder makes of them is there, for all images of its next chunk, or for as many
+ * as there is room for. Meanwhile steps of others run. The image that is to be encoded next is that of the first prompt in
+ * order of service which waits for one.
+ *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.
  */
@@ -82,11 +86,18 @@ typedef struct {
     double            longest_s; /* that one of its operations has taken; likewise */
 } td_aside_step;
 
+/** An image whose features are to be made, before rows of its request can be computed. */
+typedef struct {
+    td_known_image *known; /* NULL: there is none */
+    td_image       *image;
+} td_scheduled_image;
+
 typedef struct {
     td_scheduler_config config;
     td_prefix_cache    *cache;
     td_state_slots     *states;  /* NULL: the model has no recurrent layers */
     td_window_pages    *windows; /* NULL: no layer has a window, or those that do keep all tokens */
+    td_image_cache     *images;
     td_page_exchange   *exchange;
     td_inbox           *inbox;
     td_request         *waiting; /* a list */
@@ -100,6 +111,8 @@ typedef struct {
     td_aside_step       aside;
     td_step_entry       aside_entry;  /* its only one */
     td_step_speed       aside_speed;  /* of operations, not of steps */
+    td_scheduled_image  image;        /* that is to be encoded next */
+    td_request         *starved;      /* it cannot go on, as memory for its next image was refused; NULL: nobody */
     bool                prompts_last; /* the last step held prompts; read where prompts and generating requests take turns */
 } td_scheduler;
 
@@ -114,6 +127,7 @@ typedef struct {
     td_prefix_cache  *cache;
     td_state_slots   *states;  /* NULL: the model has no recurrent layers */
     td_window_pages  *windows; /* NULL: no layer has a window, or those that do keep all tokens */
+    td_image_cache   *images;
     td_page_exchange *exchange;
 } td_scheduler_caches;
 
@@ -122,12 +136,13 @@ TD_NODISCARD td_status td_scheduler_open(td_scheduler *s, const td_scheduler_con
                                          td_inbox *inbox, td_error *err);
 void                   td_scheduler_close(td_scheduler *s);
 
-void td_scheduler_add(td_scheduler *s, td_request *r);    /* to the waiting list */
-void td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are dropped */
-void td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix cache */
+/** To the waiting list. @return TD_ENOMEM, TD_ELIMIT: its images are not known; it is in the list all the same. */
+TD_NODISCARD td_status td_scheduler_add(td_scheduler *s, td_request *r);
+void                   td_scheduler_remove(td_scheduler *s, td_request *r); /* from either list; its pages are dropped */
+void                   td_scheduler_flush_cache(td_scheduler *s);           /* empty the prefix cache */
 
-/** Build the next step, s->step, which may have no rows while s->aside has some. If nothing is aside, a step may be set aside.
- * @return false when there is nothing to run: no request is there, or all wait for the page store. */
+/** Build the next step, s->step, which may have no rows while s->aside has some, or s->image is there. If nothing is aside, a
+ * step may be set aside. @return false when there is nothing to run: no request is there, or all wait for the page store. */
 bool td_scheduler_build(td_scheduler *s);
 
 /** The step has run in so many seconds: count its tokens as computed, and publish their full pages. */

@@ -17,6 +17,8 @@
 #include "core/plural.h"
 #include "engine/engine_impl.h"
 
+#define NO_KEYS "2^31 different images have come since the server began: it takes no others until it is started again"
+
 /* ---- statistics ------------------------------------------------------------------------------ */
 
 /* Those that requests use: pages that only the prefix cache holds can be had at any time. */
@@ -48,6 +50,7 @@ static void publish(td_engine *e) {
     t->expert_pairs = work.expert_pairs;
     t->experts_deferred = work.deferred_pairs;
     t->residency = work.residency;
+    t->images = td_images_counts(e);
     t->device = work.device;
     t->experts = work.experts;
     t->kv_tokens_used = kv_tokens_used(e);
@@ -173,7 +176,7 @@ static bool tell_jumped(td_engine *e, td_request *r) {
 /* Append and tell a sampled token, and those that follow it without a choice. @return as tell. */
 static bool deliver(td_engine *e, td_request *r, const td_row_result *result) {
     td_status st = TD_OK;
-    r->tokens[r->n_tokens++] = result->token;
+    td_request_append(r, result->token);
     if (r->form && !td_request_stops_at(r, result->token)) st = td_answer_form_advance(r->form, result->token);
     if (st == TD_OK) {
         if (!tell(e, r, &result->logprobs)) return false;
@@ -494,6 +497,23 @@ static void run_piece(td_engine *e) {
     td_scheduler_end_aside(scheduler);
 }
 
+/* Encode the image that comes next, or end the requests that wait for it. */
+static void encode(td_engine *e) {
+    const td_known_image *k = e->scheduler.image.known;
+    td_status             st = td_images_encode(e);
+    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
+        td_warn("an image of %u tokens cannot be encoded (%s): trying once more", k->n_tokens,
+                td_model_why(e->placed.model, st));
+        st = td_images_encode(e);
+    }
+    if (st == TD_OK || td_model_is_lost(e->placed.model, NULL)) return;
+    char text[TD_ERROR_TEXT_MAX];
+    snprintf(text, sizeof text, "an image could not be encoded twice: %s", td_model_why(e->placed.model, st));
+    td_err("%s", text);
+    for (uint32_t i = e->scheduler.n_running; i-- > 0;)
+        if (td_request_images_reads(&e->scheduler.running[i]->images, k)) send_error(e, e->scheduler.running[i], st, text);
+}
+
 /* Run a step, and a piece of the one that is aside. @return false: there was nothing to run. */
 static bool run_step(td_engine *e) {
     td_scheduler *s = &e->scheduler;
@@ -507,6 +527,8 @@ static bool run_step(td_engine *e) {
     publish(e);
     if (s->step.n_entries) run_whole(e);
     if (s->aside.step.n_entries) run_piece(e);
+    if (s->image.known) encode(e);
+    if (s->starved) send_error(e, s->starved, TD_ENOMEM, "out of memory for what the encoder makes of an image");
     return true;
 }
 
@@ -520,7 +542,8 @@ static void take_in(td_engine *e, td_request *list) {
         pthread_mutex_lock(&e->stats.lock);
         e->stats.s.requests_total++;
         pthread_mutex_unlock(&e->stats.lock);
-        td_scheduler_add(&e->scheduler, r);
+        td_status st = td_scheduler_add(&e->scheduler, r);
+        if (st != TD_OK) send_error(e, r, st, st == TD_ENOMEM ? "out of memory for the images of a request" : NO_KEYS);
     }
 }
 

@@ -147,10 +147,12 @@ void td_watchdog_describe(const td_watcher *w, char *text, size_t size) {
                                          [TD_STEP_HEAD] = "in the head",
                                          [TD_STEP_SAMPLING] = "sampling",
                                          [TD_STEP_DELIVERING] = "delivering its tokens",
-                                         [TD_STEP_DRAFTING] = "drafting the next ones"};
+                                         [TD_STEP_DRAFTING] = "drafting the next ones",
+                                         [TD_STEP_ENCODING] = "encoding an image"};
     td_engine_step           step;
     td_engine_get_step(w->engine, &step);
-    bool on_tiers = step.phase == TD_STEP_FORWARD || step.phase == TD_STEP_HEAD || step.phase == TD_STEP_DRAFTING;
+    bool on_tiers = step.phase == TD_STEP_FORWARD || step.phase == TD_STEP_HEAD || step.phase == TD_STEP_DRAFTING ||
+                    step.phase == TD_STEP_ENCODING;
     if (step.phase == TD_STEP_NONE)
         snprintf(text, size, "no step has ended for %u s, and none is under way", w->watchdog_s);
     else

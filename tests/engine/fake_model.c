@@ -39,6 +39,9 @@ struct td_model {
 };
 
 typedef void (*wait_fn)(void);
+static atomic_bool           g_images, g_hold_encodes;
+static atomic_uint           g_encoded;
+static atomic_int            g_fail_encodes;
 static atomic_int            g_fail_forwards, g_fail_heads, g_fail_copies, g_fail_layers, g_fail_pieces;
 static atomic_bool           g_pieces_wait, g_hold, g_nan, g_one_form, g_no_layer, g_lost, g_recurrent, g_windows;
 static _Atomic float         g_layer_noise;
@@ -48,6 +51,18 @@ static atomic_uint           g_max_tok, g_delay_us, g_pieces, g_pieces_run, g_be
 
 void fake_fail_forwards(int n) {
     atomic_store(&g_fail_forwards, n);
+}
+void fake_images(bool yes) {
+    atomic_store(&g_images, yes);
+}
+void fake_fail_encodes(int n) {
+    atomic_store(&g_fail_encodes, n);
+}
+void fake_hold_encodes(bool hold) {
+    atomic_store(&g_hold_encodes, hold);
+}
+uint32_t fake_encoded(void) {
+    return atomic_load(&g_encoded);
 }
 void fake_fail_pieces(int n) {
     atomic_store(&g_fail_pieces, n);
@@ -110,6 +125,11 @@ uint32_t fake_max_tok(void) {
     return atomic_load(&g_max_tok);
 }
 
+static void complain(const char *text) {
+    const char *none = NULL;
+    atomic_compare_exchange_strong(&g_complaint, &none, text);
+}
+
 static bool take_failure(atomic_int *n) {
     int left = atomic_load(n);
     while (left > 0)
@@ -129,6 +149,42 @@ static uint64_t mix(uint64_t x) { /* splitmix64 */
 static uint64_t kv_of(uint32_t token, uint32_t pos, bool absorbed) {
     return mix((uint64_t)token << 33 | (uint64_t)pos << 1 | (absorbed && !atomic_load(&g_one_form)));
 }
+/* ---- images: the features of a token are its number in fake_logits, and beside it that number and a half ---- */
+
+uint32_t fake_image_row(uint32_t number, uint32_t at) {
+    return FAKE_VOCAB + number * 4096 + at;
+}
+
+const td_vision_config *td_model_vision(const td_model *m) {
+    return m->spec.max_patches ? &m->config.vision : NULL;
+}
+
+td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
+    const uint32_t number = (uint32_t)lroundf((pixels[0] + 1) * 127.5f), n = rows * columns / 4;
+    while (atomic_load(&g_hold_encodes)) usleep(200);
+    for (size_t i = 0; i < (size_t)rows * columns * td_vision_patch_values(&m->config.vision); i++)
+        if (pixels[i] != pixels[0]) complain("other pixels than the image's");
+    if (take_failure(&g_fail_encodes)) return TD_EDEVICE;
+    for (uint32_t at = 0; at < n; at++) {
+        features[at] = (float)fake_image_row(number, at);
+        features[n + at] = features[at] + 0.5f;
+    }
+    atomic_fetch_add(&g_encoded, 1);
+    return TD_OK;
+}
+
+/* The token of a row, or what stands for it. */
+static uint32_t token_of(const td_model *m, const td_step_rows *s, uint32_t row, bool of_prompt) {
+    if (s->image_row[row] == TD_NO_IMAGE) {
+        if (of_prompt && m->config.vision.depth && s->token[row] == FAKE_IMAGE_TOKEN)
+            complain("a token of an image has no features");
+        return s->token[row];
+    }
+    const td_image_row *image = &s->images[s->image_row[row]];
+    if (image->features[image->of + image->at] != image->features[image->at] + 0.5f) complain("a tap has other rows");
+    return (uint32_t)image->features[image->at];
+}
+
 static uint64_t history(uint64_t h, uint64_t kv) {
     return mix(h ^ kv);
 }
@@ -186,6 +242,13 @@ td_status td_model_open(const td_model_spec *spec, const td_model_probe *probe, 
     m->config = WITH(td_model_config, .arch_name = "FakeForCausalLM", .vocab = FAKE_VOCAB, .bos_id = 0,
                      .eos_ids = {FAKE_EOS}, .n_eos = 1, .n_mtp_layers = !spec->without_mtp && !atomic_load(&g_no_layer),
                      .temperature = NAN, .top_p = NAN, .repetition_penalty = NAN);
+    if (atomic_load(&g_images)) {
+        m->config.hidden = 1;
+        m->config.vision =
+            WITH(td_vision_config, .depth = 1, .n_taps = 1, .patch = FAKE_IMAGE_PATCH, .token = FAKE_IMAGE_TOKEN);
+    } else {
+        m->spec.max_patches = 0;
+    }
     if (!atomic_load(&g_recurrent)) {
         m->spec.state_slots = m->spec.open_slots = 0;
     } else {
@@ -295,11 +358,6 @@ td_status td_model_load(td_model *m, uint32_t n_pages, td_error *err) {
     m->n_window_slots = td_window_count(memory.windows, n_pages) * TD_KV_PAGE;
     if (m->spec.gives_windows) m->window_kv = calloc(m->n_window_slots, sizeof *m->window_kv);
     return m->kv && m->slot_seen && m->kv_generated ? TD_OK : td_fail(err, TD_ENOMEM, "out of memory");
-}
-
-static void complain(const char *text) {
-    const char *none = NULL;
-    atomic_compare_exchange_strong(&g_complaint, &none, text);
 }
 
 static const char *broken_rule(const td_model *m, const td_step_rows *s) {
@@ -433,7 +491,7 @@ td_status td_model_forward(td_model *m, const td_step_rows *s, td_out_rows out, 
     for (uint32_t q = 0; q < s->n_seq; q++)
         for (uint32_t r = a->seq_start[q]; r < a->seq_start[q + 1]; r++) {
             m->kv_generated[a->slot[r]] = a->absorbed[q];
-            m->kv[a->slot[r]] = kv_of(a->token[r], a->pos[r], a->absorbed[q]);
+            m->kv[a->slot[r]] = kv_of(token_of(m, a, r, !a->absorbed[q]), a->pos[r], a->absorbed[q]);
             if (m->window_kv) m->window_kv[a->window_slot[r]] = m->kv[a->slot[r]];
             if (take_failure(&g_fail_forwards)) return fail_forward(m, s); /* in the middle of its writes */
         }

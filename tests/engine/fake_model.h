@@ -24,6 +24,11 @@
 
 #define FAKE_SAYS_MAX 512
 
+/* Of models that take images. A patch is 2 x 2 pixels, and all bytes of a test's image are the same, which is its number. */
+#define FAKE_IMAGE_TOKEN 4000
+#define FAKE_IMAGE_PATCH 2
+#define FAKE_IMAGE_TOKEN_BYTES (2 * sizeof(float)) /* of features: hidden size 1, and one tap */
+
 /** logits[FAKE_VOCAB] after tokens[0..n), of which the first n_prompt are the prompt. */
 void fake_logits(const uint32_t *tokens, uint32_t n, uint32_t n_prompt, float *logits);
 
@@ -43,16 +48,22 @@ void     fake_delay(uint32_t us);       /* every forward takes so long at least 
 void     fake_wait(void (*wait)(void)); /* called by each forward with a row of an answer before it begins; NULL: nothing */
 void     fake_give_nan(bool nan);       /* logits are NaN */
 void     fake_says(const uint32_t *tokens,
-                   size_t          n);         /* each answer's tokens by preference, as far as they go; while no step runs */
-void     fake_one_form(bool one);     /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
-void     fake_recurrent(bool yes);    /* models opened from now on have recurrent states beside their KV */
-void     fake_windows(bool yes);      /* models opened from now on have layers with a window beside the others */
-void     fake_fail_pieces(int n);     /* the next n pieces fail */
-void     fake_pieces(uint32_t n);     /* models opened from now on have passes in so many pieces; 0: they have none */
-void     fake_pieces_wait(bool wait); /* a piece that ends for requests lasts until one comes */
-uint32_t fake_pieces_run(void);       /* since the program began */
-uint32_t fake_passes_between(void);   /* passes that ran between pieces of another, likewise */
-const char *fake_complaint(void);     /* the first broken rule of a step, or NULL */
-uint32_t    fake_max_tok(void);       /* of the model that was opened last */
+                   size_t          n);      /* each answer's tokens by preference, as far as they go; while no step runs */
+void     fake_one_form(bool one);  /* models opened from now on are GQA's: prompt and generated tokens have the same KV */
+void     fake_recurrent(bool yes); /* models opened from now on have recurrent states beside their KV */
+void     fake_windows(bool yes);   /* models opened from now on have layers with a window beside the others */
+void     fake_images(bool yes);    /* models opened from now on take images */
+void     fake_fail_encodes(int n); /* the next n images cannot be encoded */
+uint32_t fake_encoded(void);       /* images that were, since the program began */
+void     fake_hold_encodes(bool hold); /* they wait while held */
+/** What stands for token `at` of an image in the arguments of fake_logits: above all tokens. */
+uint32_t    fake_image_row(uint32_t number, uint32_t at);
+void        fake_fail_pieces(int n);     /* the next n pieces fail */
+void        fake_pieces(uint32_t n);     /* models opened from now on have passes in so many pieces; 0: they have none */
+void        fake_pieces_wait(bool wait); /* a piece that ends for requests lasts until one comes */
+uint32_t    fake_pieces_run(void);       /* since the program began */
+uint32_t    fake_passes_between(void);   /* passes that ran between pieces of another, likewise */
+const char *fake_complaint(void);        /* the first broken rule of a step, or NULL */
+uint32_t    fake_max_tok(void);          /* of the model that was opened last */
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "engine/step/sampler.h"
 #include "fake_model.h"
+#include "image/image.h"
 #include "tests/td_test.h"
 
 typedef struct {
@@ -52,6 +53,9 @@ static outcome run_plain(const td_request_params *p, const td_tokenizer *tok, ui
     OK(td_sampler_open(&s, FAKE_VOCAB, NULL));
     o.tokens = malloc((p->n_prompt + max + 1) * sizeof *o.tokens);
     memcpy(o.tokens, p->prompt, p->n_prompt * sizeof *o.tokens);
+    for (size_t i = 0; i < p->n_images; i++)
+        for (uint32_t at = 0; at < td_image_tokens(p->images[i].image); at++)
+            o.tokens[p->images[i].first + at] = fake_image_row(p->images[i].image->rgb[0], at);
     if (!p->ignore_eos) banned[n_banned++] = FAKE_EOS;
     for (size_t i = 0; i < p->n_stop_ids; i++) banned[n_banned++] = p->stop_ids[i];
     if (max == 0) o.finish = TD_FINISH_LENGTH;

@@ -223,7 +223,7 @@ static bool begins_with(const probe *p, const uint32_t *tokens, uint32_t n) {
 TEST(the_cache_has_no_rejected_draft) {
     enum { REQUESTS = 24 };
     static cache_diary      diary;
-    const td_cache_listener listener = {diary_open, diary_stored, diary_removed, diary_cleared, &diary};
+    const td_cache_listener listener = {diary_open, diary_stored, diary_removed, diary_cleared, &diary, false};
     fake_one_form(true);
     td_engine_options o = options(12 * PAGE, 6);
     o.cache_listener = &listener;

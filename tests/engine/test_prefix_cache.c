@@ -59,7 +59,7 @@ static void listen_cleared(void *user) {
 
 static void open_fixture(fixture *f, uint32_t n_pages, bool on) {
     memset(f, 0, sizeof *f);
-    f->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, f};
+    f->listener = (td_cache_listener){listen_open, listen_stored, listen_removed, listen_cleared, f, false};
     OK(td_kv_pages_open(&f->pages, n_pages, NULL));
     OK(td_prefix_cache_open(&f->cache, &f->pages, on, NULL));
     OK(td_prefix_cache_listen(&f->cache, &f->listener, NULL));

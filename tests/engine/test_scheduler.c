@@ -28,6 +28,7 @@ typedef struct {
     td_page_exchange exchange;
     td_waker        *waker;
     td_inbox        *inbox;
+    td_image_cache   images;
     td_scheduler     s;
     td_request      *all[REQUESTS_MAX]; /* [n] */
     uint32_t         n;
@@ -42,7 +43,7 @@ static void open_with(fixture *f, double max_step_s, uint32_t aside) {
     OK(td_prefix_cache_open(&f->cache, &f->pages, true, NULL));
     OK(td_waker_create(&f->waker, NULL));
     OK(td_inbox_create(f->waker, REQUESTS_MAX, 1, &f->inbox, NULL));
-    td_scheduler_caches caches = {.cache = &f->cache, .exchange = &f->exchange};
+    td_scheduler_caches caches = {.cache = &f->cache, .images = &f->images, .exchange = &f->exchange};
     OK(td_scheduler_open(&f->s, &c, &caches, f->inbox, NULL));
 }
 
@@ -69,10 +70,11 @@ static void no_event(void *user, const td_event *ev) {
 
 /* A request whose tokens are all `token`. */
 static td_request *add(fixture *f, uint32_t n_prompt, uint32_t token, int32_t priority) {
-    static const td_request_limits limits = {.vocab = 100, .context_length = LONGEST, .kv_tokens = LONGEST};
-    static uint32_t                prompt[LONGEST];
-    td_request_params              p;
-    td_request                    *r;
+    static const td_request_limits limits = {
+        .vocab = 100, .image_token = UINT32_MAX, .context_length = LONGEST, .kv_tokens = LONGEST};
+    static uint32_t   prompt[LONGEST];
+    td_request_params p;
+    td_request       *r;
     for (uint32_t i = 0; i < n_prompt; i++) prompt[i] = token;
     td_request_params_init(&p);
     p.prompt = prompt;
@@ -83,7 +85,7 @@ static td_request *add(fixture *f, uint32_t n_prompt, uint32_t token, int32_t pr
     OK(td_request_create(&p, &limits, f->waker, &r, NULL));
     OK(td_inbox_put(f->inbox, &r, 1));
     assert_ptr_equal(td_inbox_take(f->inbox, 0).requests, r);
-    td_scheduler_add(&f->s, r);
+    OK(td_scheduler_add(&f->s, r));
     f->all[f->n++] = r;
     return r;
 }

@@ -1,0 +1,150 @@
+/* Pictures of requests, made ready on any thread; and between steps what the encoder makes of them. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "core/files/json_file.h"
+#include "core/log/log.h"
+#include "core/log/trace.h"
+#include "engine/engine_impl.h"
+
+#define RULE_BYTES ((size_t)1 << 20)
+#define PATH_BYTES 4096
+
+/* ---- how the model wants its pictures -------------------------------------------------------- */
+
+/* One of the two files that may say it. */
+static td_status read_rule_file(const char *folder, const char *name, td_image_rule *out, td_error *err) {
+    char   path[PATH_BYTES], *text = NULL;
+    size_t len;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= PATH_BYTES) return TD_ENOTFOUND;
+    TD_TRY(td_file_read(path, RULE_BYTES, &text, &len, err));
+    td_status st = td_image_rule_parse(text, len, out, err);
+    free(text);
+    return st == TD_OK ? st : td_fail_within(err, "%s", name);
+}
+
+void td_images_read_rule(td_engine *e) {
+    const char *folder = e->model_path;
+    td_error    why = {0};
+    if (!e->config.model.max_patches) {
+        snprintf(e->images.why_not, sizeof e->images.why_not, "max-image-tokens is 0");
+        return;
+    }
+    td_status st = read_rule_file(folder, "preprocessor_config.json", &e->images.rule, &why);
+    if (st == TD_ENOTFOUND) st = read_rule_file(folder, "processor_config.json", &e->images.rule, &why);
+    if (st == TD_OK) return;
+    e->config.model.max_patches = 0;
+    snprintf(e->images.why_not, sizeof e->images.why_not, "%.200s",
+             st == TD_ENOTFOUND ? "its folder has no preprocessor_config.json" : why.text);
+}
+
+/* Pictures have no more patches than the encoder has room for. */
+static td_status limit_rule(td_engine *e, const td_vision_config *c, td_error *err) {
+    td_image_rule *rule = &e->images.rule;
+    const uint64_t most = (uint64_t)e->images.max_patches * rule->patch * rule->patch;
+    if (rule->sizing != TD_IMAGE_QWEN || rule->patch != c->patch || rule->merge != TD_VISION_MERGE ||
+        rule->frames != TD_VISION_FRAMES)
+        return td_fail(err, TD_ENOTSUP, "its image processor does not fit its encoder");
+    if (rule->min > most)
+        return td_fail(err, TD_EINVAL, "max-image-tokens is %u, and the smallest picture of this model has %" PRIu64,
+                       e->images.max_patches / (TD_VISION_MERGE * TD_VISION_MERGE),
+                       rule->min / (rule->patch * rule->patch * TD_VISION_MERGE * TD_VISION_MERGE));
+    if (rule->max > most) rule->max = most;
+    return TD_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static td_status open_images(td_engine *e, const td_vision_config *c, td_error *err) {
+    td_engine_images      *i = &e->images;
+    const td_model_config *config = td_model_get_config(e->placed.model);
+    const size_t           token_bytes = (1 + (size_t)c->n_taps) * config->hidden * sizeof(float);
+    const uint64_t         largest = (uint64_t)i->max_patches / (TD_VISION_MERGE * TD_VISION_MERGE) * token_bytes;
+    const td_image_options options = td_image_default_options();
+    TD_TRY(limit_rule(e, c, err));
+    if (e->config.drafts) return td_fail(err, TD_ENOTSUP, "it drafts (speculative-algorithm), which images do not go with");
+    if (e->config.image_cache_bytes < largest)
+        return td_fail(err, TD_EINVAL,
+                       "image-cache-gib %.2f does not hold the largest image, of %.2f GiB (max-image-tokens)",
+                       (double)e->config.image_cache_bytes / (1 << 30), (double)largest / (1 << 30));
+    i->pixels = malloc((size_t)i->max_patches * td_vision_patch_values(c) * sizeof *i->pixels);
+    if (!i->pixels) return td_fail(err, TD_ENOMEM, "out of memory for the pixels of an image");
+    td_image_cache_open(&i->cache, e->config.image_cache_bytes, token_bytes);
+    return td_image_loader_open(&options, &i->loader, err);
+}
+
+td_status td_images_open(td_engine *e, td_error *err) {
+    const td_vision_config *c = td_model_vision(e->placed.model);
+    td_engine_images       *i = &e->images;
+    td_error                why = {0};
+    i->max_patches = td_model_get_spec(e->placed.model)->max_patches;
+    if (!c || !i->max_patches) {
+        const td_vision_config *wanted = &td_model_get_config(e->placed.model)->vision;
+        if (wanted->depth && i->why_not[0]) td_warn("the model is served for text only: %s", i->why_not);
+        return TD_OK;
+    }
+    td_status st = open_images(e, c, &why);
+    if (st == TD_ENOTSUP) {
+        snprintf(i->why_not, sizeof i->why_not, "%.250s", why.text);
+        td_warn("the model is served for text only: %s", i->why_not);
+        return TD_OK;
+    }
+    if (st == TD_OK)
+        td_info("images: at most %u tokens each, and %.2f GiB for what the encoder makes of them",
+                i->max_patches / (TD_VISION_MERGE * TD_VISION_MERGE), (double)i->cache.bytes_max / (1 << 30));
+    return st == TD_OK ? st : td_fail(err, st, "%s", why.text);
+}
+
+void td_images_close(td_engine *e) {
+    td_image_cache_close(&e->images.cache);
+    td_image_loader_close(e->images.loader);
+    free(e->images.pixels);
+}
+
+/* ---- use ------------------------------------------------------------------------------------- */
+
+td_status td_engine_load_image(td_engine *e, const char *text, size_t len, td_image **out, td_error *err) {
+    const td_engine_images *i = &e->images;
+    td_image               *image;
+    if (!i->loader) return td_fail(err, TD_ENOTSUP, "the model is served for text only, and takes no images");
+    TD_TRY(td_image_load_text(i->loader, &i->rule, text, len, &image, err));
+    if ((uint64_t)image->rows * image->cols > i->max_patches) { /* one that is very long and narrow */
+        td_fail(err, TD_ELIMIT, "the picture has %u tokens when it is resized; at most %u are taken", td_image_tokens(image),
+                i->max_patches / (TD_VISION_MERGE * TD_VISION_MERGE));
+        td_image_release(image);
+        return TD_ELIMIT;
+    }
+    *out = image;
+    return TD_OK;
+}
+
+static void count(td_image_counts *c, uint32_t n_tokens, double begin_s) {
+    c->encoded++;
+    c->tokens += n_tokens;
+    c->ns += (uint64_t)(1e9 * (td_now_s() - begin_s));
+}
+
+td_image_counts td_images_counts(const td_engine *e) {
+    td_image_counts c = e->images.counts;
+    c.cache_bytes = e->images.cache.bytes;
+    c.cache_bytes_max = e->images.cache.bytes_max;
+    c.evictions = e->images.cache.evictions;
+    return c;
+}
+
+td_status td_images_encode(td_engine *e) {
+    const td_scheduled_image next = e->scheduler.image;
+    const td_image          *image = next.image;
+    const uint64_t           begin = td_trace_begin();
+    const double             begin_s = td_now_s();
+    td_stats_phase(&e->stats, TD_STEP_ENCODING, NULL);
+    td_image_patches(image, 0, (size_t)image->rows * image->cols, e->images.pixels);
+    td_status st = td_model_encode_image(e->placed.model, e->images.pixels, image->rows, image->cols, next.known->features);
+    next.known->encoded = st == TD_OK;
+    if (st == TD_OK) count(&e->images.counts, next.known->n_tokens, begin_s);
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "encode image", {"tokens"}, {next.known->n_tokens}});
+    return st;
+}

@@ -49,15 +49,14 @@ typedef struct {
 struct td_vision {
     td_npu                *npu;
     td_npu_stream         *stream;
-    td_dtype               act;
+    td_dtype               act; /* what a checkpoint's weights in f32 and the attention's keys follow; rows are f32 */
     const td_model_config *c;
     uint32_t               max_patches;
-    void                  *buffer[BUFFERS]; /* on the device */
+    float                 *buffer[BUFFERS]; /* on the device; some have the memory of others */
     void                  *keys, *values;   /* pages of one layer's attention, on the device */
-    void                  *pinned;          /* what goes to the device and comes from it */
+    float                 *pinned;          /* what goes to the device and comes from it */
     size_t                 pinned_bytes;
     float                 *table; /* [side * side, hidden] of positions */
-    float                 *row;   /* [hidden] */
     td_step_buf            patches, tokens;
     td_step_rows           rows;
     td_npu_weight         *rope, **weights; /* [n_weights] */
@@ -104,28 +103,35 @@ static size_t keys_bytes(td_npu *npu, const td_model_config *c, uint32_t max_pat
     return (size_t)key_pages(max_patches) * c->vision.heads * npu->ops->kv_page_bytes(npu, TD_KV_HEAD, head_dim(c));
 }
 
-/* Values of a buffer, for the largest picture. */
-static size_t buffer_values(const td_model_config *c, uint32_t max_patches, uint32_t buffer) {
+/* Values of a row of a buffer; 0: the encoder has none such. */
+static size_t row_values(const td_model_config *c, uint32_t buffer) {
     const td_vision_config *v = &c->vision;
-    const size_t            n = max_patches, wide = v->inter > v->hidden ? v->inter : v->hidden;
-    if (buffer == TD_VISION_NONE || buffer > TD_VISION_FEATURES + v->n_taps) return 0;
-    if (buffer >= TD_VISION_FEATURES) return n / SQUARE * c->hidden;
-    return n * (buffer == TD_VISION_PIXELS ? td_vision_patch_values(v) : buffer == TD_VISION_U ? wide : v->hidden);
-}
-
-/* Of a buffer that is copied from the host, or to it. */
-static bool is_copied(uint32_t buffer) {
-    return buffer == TD_VISION_PIXELS || buffer == TD_VISION_POSITIONS || buffer >= TD_VISION_FEATURES;
-}
-
-static size_t pinned_bytes(const td_model_config *c, td_dtype act, uint32_t max_patches) {
-    size_t most = 0;
-    for (uint32_t i = 0; i < BUFFERS; i++) {
-        const size_t values =
-            buffer_values(c, i < TD_VISION_FEATURES && max_patches > INPUT_ROWS ? INPUT_ROWS : max_patches, i);
-        if (is_copied(i) && values > most) most = values;
+    const size_t            pixels = td_vision_patch_values(v);
+    switch (buffer) {
+        case TD_VISION_NONE: return 0;
+        case TD_VISION_PIXELS: return pixels;
+        case TD_VISION_U: return v->inter > pixels ? v->inter : pixels > v->hidden ? pixels : v->hidden;
+        default: return buffer < TD_VISION_FEATURES ? v->hidden : buffer <= TD_VISION_FEATURES + v->n_taps ? c->hidden : 0;
     }
-    return most * td_dtype_bytes(act);
+}
+
+/* Pixels and positions are read before anything lies in an MLP or comes from a sublayer: they have their memory. */
+static uint32_t memory_of(uint32_t buffer) {
+    return buffer == TD_VISION_PIXELS ? TD_VISION_U : buffer == TD_VISION_POSITIONS ? TD_VISION_A : buffer;
+}
+
+/* Of a buffer's own memory, for the largest picture. */
+static size_t buffer_bytes(const td_model_config *c, uint32_t max_patches, uint32_t buffer) {
+    const size_t rows = buffer < TD_VISION_FEATURES ? max_patches : max_patches / SQUARE;
+    return memory_of(buffer) == buffer ? rows * row_values(c, buffer) * sizeof(float) : 0;
+}
+
+/* Inputs of some patches, or one table of features. */
+static size_t pinned_bytes(const td_model_config *c, uint32_t max_patches) {
+    const size_t n_in = max_patches < INPUT_ROWS ? max_patches : INPUT_ROWS, pixels = row_values(c, TD_VISION_PIXELS),
+                 hidden = c->vision.hidden, in = n_in * (pixels > hidden ? pixels : hidden),
+                 out = max_patches / SQUARE * (size_t)c->hidden;
+    return (in > out ? in : out) * sizeof(float);
 }
 
 static td_step_shape shape_of(uint32_t max_rows) {
@@ -291,6 +297,7 @@ static void add_block(td_vision_pass *p, td_vision_rows rows, td_block_desc desc
     td_vision *v = p->v;
     if (p->status != TD_OK) return;
     desc.layer = TD_NO_LAYER;
+    desc.rows_f32 = true;
     desc.max_tok = rows == TD_VISION_TOKENS ? v->max_patches / SQUARE : v->max_patches;
     const size_t scratch = v->npu->ops->block_scratch_bytes(v->npu, &desc);
     if (scratch > p->scratch_bytes) p->scratch_bytes = scratch;
@@ -377,12 +384,12 @@ void td_vision_measure(td_npu *npu, td_dtype act, const td_model_config *c, uint
     const uint64_t steps = td_step_buf_bytes(&patches) + td_step_buf_bytes(&tokens);
     c->arch->encoder(&p, &c->vision, c->hidden);
     p.weight_bytes += npu->ops->weight_bytes(npu, TD_WEIGHT_F32, 0, longest_side(max_patches), head_dim(c));
-    *out = (td_vision_memory){.weight_bytes = p.weight_bytes,
-                              .device_bytes = steps + 2 * keys_bytes(npu, c, max_patches),
-                              .scratch_bytes = p.scratch_bytes,
-                              .host_bytes = steps + pinned_bytes(c, act, max_patches) +
-                                            positions(&c->vision) * c->vision.hidden * sizeof *v.table};
-    for (uint32_t i = 0; i < BUFFERS; i++) out->device_bytes += buffer_values(c, max_patches, i) * td_dtype_bytes(act);
+    *out = (td_vision_memory){
+        .weight_bytes = p.weight_bytes,
+        .device_bytes = steps + 2 * keys_bytes(npu, c, max_patches),
+        .scratch_bytes = p.scratch_bytes,
+        .host_bytes = steps + pinned_bytes(c, max_patches) + positions(&c->vision) * c->vision.hidden * sizeof *v.table};
+    for (uint32_t i = 0; i < BUFFERS; i++) out->device_bytes += buffer_bytes(c, max_patches, i);
 }
 
 td_status td_vision_check(td_npu *npu, td_dtype act, const td_model_config *c, const td_checkpoint_files *files,
@@ -396,18 +403,17 @@ td_status td_vision_check(td_npu *npu, td_dtype act, const td_model_config *c, c
 
 static td_status take_memory(td_vision *v, td_error *err) {
     const td_npu_ops *ops = v->npu->ops;
-    const size_t      width = td_dtype_bytes(v->act), keys = keys_bytes(v->npu, v->c, v->max_patches);
+    const size_t      keys = keys_bytes(v->npu, v->c, v->max_patches);
     td_step_shape     patches = shape_of(v->max_patches), tokens = shape_of(v->max_patches / SQUARE);
     for (uint32_t i = 0; i < BUFFERS; i++) {
-        const size_t bytes = buffer_values(v->c, v->max_patches, i) * width;
-        if (bytes) TD_TRY(ops->alloc(v->npu, bytes, &v->buffer[i], err));
+        const size_t bytes = buffer_bytes(v->c, v->max_patches, i);
+        if (bytes) TD_TRY(ops->alloc(v->npu, bytes, (void **)&v->buffer[i], err));
     }
-    v->pinned_bytes = pinned_bytes(v->c, v->act, v->max_patches);
+    for (uint32_t i = 0; i < BUFFERS; i++) v->buffer[i] = v->buffer[memory_of(i)];
+    v->pinned_bytes = pinned_bytes(v->c, v->max_patches);
     TD_TRY(ops->alloc(v->npu, keys, &v->keys, err));
     TD_TRY(ops->alloc(v->npu, keys, &v->values, err));
-    TD_TRY(ops->host_alloc(v->npu, v->pinned_bytes, &v->pinned, err));
-    v->row = malloc(v->c->vision.hidden * sizeof *v->row);
-    if (!v->row) return td_fail(err, TD_ENOMEM, "out of memory for a vision encoder");
+    TD_TRY(ops->host_alloc(v->npu, v->pinned_bytes, (void **)&v->pinned, err));
     TD_TRY(td_step_rows_open(&v->rows, v->max_patches, 1, v->max_patches, err));
     TD_TRY(td_step_buf_open(&v->patches, &patches, v->npu, err));
     return td_step_buf_open(&v->tokens, &tokens, v->npu, err);
@@ -444,7 +450,7 @@ void td_vision_close(td_vision *v) {
     for (uint32_t i = 0; i < v->n_operations; i++) ops->block_destroy(v->npu, v->operations[i].block);
     for (uint32_t i = 0; i < v->n_weights; i++) ops->weight_destroy(v->npu, v->weights[i]);
     for (uint32_t i = 0; i < BUFFERS; i++)
-        if (v->buffer[i]) ops->free(v->npu, v->buffer[i], buffer_values(v->c, v->max_patches, i) * td_dtype_bytes(v->act));
+        if (v->buffer[i] && memory_of(i) == i) ops->free(v->npu, v->buffer[i], buffer_bytes(v->c, v->max_patches, i));
     if (v->keys) ops->free(v->npu, v->keys, keys);
     if (v->values) ops->free(v->npu, v->values, keys);
     if (v->pinned) ops->host_free(v->npu, v->pinned, v->pinned_bytes);
@@ -455,7 +461,6 @@ void td_vision_close(td_vision *v) {
     free(v->operations);
     free(v->weights);
     free(v->table);
-    free(v->row);
     free(v);
 }
 
@@ -486,11 +491,12 @@ static between between_points(uint32_t i, uint32_t n, uint32_t side) {
     return (between){point, at - (float)point};
 }
 
-/* What the table has for n patches from `first` on, bilinear: [n, hidden] in pinned memory. @param row [hidden] f32 */
-static void interpolate(const td_vision *v, uint32_t first, uint32_t n, float *row) {
+/* What the table has for n patches from `first` on, bilinear: [n, hidden] in pinned memory. */
+static void interpolate(const td_vision *v, uint32_t first, uint32_t n) {
     const picture *now = &v->picture;
     const uint32_t side = v->c->vision.side, width = v->c->vision.hidden;
-    for (uint32_t i = 0; i < n; i++) {
+    float         *row = v->pinned;
+    for (uint32_t i = 0; i < n; i++, row += width) {
         const place   p = place_of(first + i, now->columns);
         const between y = between_points(p.row, now->rows, side), x = between_points(p.column, now->columns, side);
         const size_t  below = y.point + 1 < side ? y.point + 1 : y.point, right = x.point + 1 < side ? x.point + 1 : x.point;
@@ -501,14 +507,13 @@ static void interpolate(const td_vision *v, uint32_t first, uint32_t n, float *r
                                   y.share * x.share};
         for (uint32_t k = 0; k < width; k++)
             row[k] = share[0] * corner[0][k] + share[1] * corner[1][k] + share[2] * corner[2][k] + share[3] * corner[3][k];
-        td_from_f32(v->act, row, width, (char *)v->pinned + (size_t)i * width * td_dtype_bytes(v->act));
     }
 }
 
 /* n rows of `width` values in pinned memory become a buffer's from row `first` on. */
 static td_status upload(td_vision *v, td_vision_buffer buffer, uint32_t first, uint32_t n, size_t width) {
-    const size_t row = width * td_dtype_bytes(v->act);
-    TD_TRY(v->npu->ops->copy(v->npu, v->stream, (char *)v->buffer[buffer] + first * row, v->pinned, n * row, TD_COPY_H2D));
+    TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->buffer[buffer] + first * width, v->pinned, n * width * sizeof(float),
+                             TD_COPY_H2D));
     return v->npu->ops->stream_sync(v->npu, v->stream);
 }
 
@@ -517,9 +522,9 @@ static td_status take_inputs(td_vision *v) {
     picture       *now = &v->picture;
     const size_t   width = v->c->vision.hidden, of_patch = td_vision_patch_values(&v->c->vision);
     const uint32_t first = now->n_in, left = now->rows * now->columns - first, n = left < INPUT_ROWS ? left : INPUT_ROWS;
-    td_from_f32(v->act, now->pixels + first * of_patch, n * of_patch, v->pinned);
+    memcpy(v->pinned, now->pixels + first * of_patch, n * of_patch * sizeof *v->pinned);
     TD_TRY(upload(v, TD_VISION_PIXELS, first, n, of_patch));
-    interpolate(v, first, n, v->row);
+    interpolate(v, first, n);
     TD_TRY(upload(v, TD_VISION_POSITIONS, first, n, width));
     now->n_in += n;
     return TD_OK;
@@ -602,9 +607,9 @@ static td_status give_features(td_vision *v) {
     picture     *now = &v->picture;
     const size_t values = (size_t)now->rows * now->columns / SQUARE * v->c->hidden;
     TD_TRY(v->npu->ops->copy(v->npu, v->stream, v->pinned, v->buffer[TD_VISION_FEATURES + now->n_out],
-                             values * td_dtype_bytes(v->act), TD_COPY_D2H));
+                             values * sizeof(float), TD_COPY_D2H));
     TD_TRY(v->npu->ops->stream_sync(v->npu, v->stream));
-    td_to_f32(v->act, v->pinned, values, now->features + now->n_out * values);
+    memcpy(now->features + now->n_out * values, v->pinned, values * sizeof *v->pinned);
     now->n_out++;
     return TD_OK;
 }

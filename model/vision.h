@@ -3,7 +3,8 @@
  *
  * DESIGN. The family describes its encoder as operations over buffers (arch/vision_encoder.h). Each becomes a block, made once
  * for the largest picture; a picture is a step whose one sequence has a row for each patch. Weights are kept in 16 bits, or in
- * f32 where the checkpoint has them so. All memory is taken when the encoder is opened. A picture takes longer than a stream may
+ * f32 where the checkpoint has them so. Rows are f32 between blocks, since rounding them to 16 bits is most of the error that an
+ * encoder would have. All memory is taken when the encoder is opened. A picture takes longer than a stream may
  * wait, so it goes in pieces: linears in parts of rows, attention in parts with keys and parts with rows that meet them all. How
  * long a part takes is foreseen from its number of operations, and from how many a second were measured.
  */

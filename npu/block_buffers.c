@@ -9,7 +9,7 @@
 #define ADD_I8(rows, width) ADD((rows).q, width), ADD((rows).scale, sizeof(float))
 
 size_t td_block_buffers(td_block_desc *desc, td_dtype act_dtype, td_block_buffer list[TD_BLOCK_BUFFERS_MAX]) {
-    size_t n = 0, act = td_dtype_bytes(act_dtype);
+    size_t n = 0, act = td_dtype_bytes(desc->rows_f32 ? TD_DT_F32 : act_dtype);
     switch (desc->kind) {
         case TD_BLOCK_EMBED:
             ADD(desc->embed.out, td_streams_of(desc->embed.streams) * desc->embed.hidden * act);

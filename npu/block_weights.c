@@ -488,8 +488,20 @@ static td_status check_kind(const td_block_desc *d, td_error *err) {
     return td_fail(err, TD_EINVAL, "there is no block kind %d", (int)d->kind);
 }
 
+static bool may_have_f32_rows(const td_block_desc *d) {
+    switch (d->kind) {
+        case TD_BLOCK_NORM: return !d->norm.out_i8.q && !d->norm.out_f32;
+        case TD_BLOCK_LINEAR: return true;
+        case TD_BLOCK_COMBINE: return !d->combine.images;
+        case TD_BLOCK_GQA: return d->gqa.full && !d->gqa.in_i8.q;
+        default: return false;
+    }
+}
+
 td_status td_block_check(const td_block_desc *desc, uint32_t tok_max, td_error *err) {
     TD_TRY(check_kind(desc, err));
+    if (desc->rows_f32 && !may_have_f32_rows(desc))
+        return td_fail(err, TD_EINVAL, "a block of kind %d cannot have rows in f32 like this", (int)desc->kind);
     if (desc->max_tok < 1 || desc->max_tok > tok_max)
         return td_fail(err, TD_EINVAL, "a block takes 1 to %u rows, not %u", tok_max, desc->max_tok);
     return TD_OK;
@@ -516,6 +528,7 @@ td_status td_block_check_stateless(const td_block_desc *desc, td_error *err) {
         return td_fail(err, TD_ENOTSUP, "this device has no latent attention without rope");
     if ((desc->kind == TD_BLOCK_EMBED && desc->embed.images) || (desc->kind == TD_BLOCK_COMBINE && desc->combine.images))
         return td_fail(err, TD_ENOTSUP, "this device takes no rows of images");
+    if (desc->rows_f32) return td_fail(err, TD_ENOTSUP, "this device has no blocks with rows in f32");
     if (desc->kind == TD_BLOCK_NORM && desc->norm.beta) return td_fail(err, TD_ENOTSUP, "this device has no layer norms");
     if (desc->kind == TD_BLOCK_LINEAR && desc->linear.activation)
         return td_fail(err, TD_ENOTSUP, "this device has no activations of linears");

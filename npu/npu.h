@@ -117,7 +117,8 @@ typedef struct {
     bool step_kinds;       /* what it enqueues depends on td_step.kind */
     bool groups_in_floats; /* its linears of 4-bit groups take rows of bf16; quantised rows cost them exactness */
     bool rope_axes;        /* its TD_BLOCK_GQA may have axes */
-    /** It has what vision encoders are made of: layer norms, activations of linears, attention to all rows, and axes. Its
+    /** It has what vision encoders are made of: layer norms, activations of linears, attention to all rows, axes, and blocks
+     * whose rows are f32. Its
      * TD_BLOCK_EMBED and TD_BLOCK_COMBINE take rows of images. */
     bool     vision;
     bool     pieces;                    /* a pass over it may go in pieces (model/pass_pieces.c): that has been run there */
@@ -804,6 +805,9 @@ typedef struct {
     uint32_t      layer;   /* of the model, or TD_NO_LAYER: for reports alone */
     uint32_t      max_tok; /* rows of its buffers: at least a step's first_row + max_tok */
     uint32_t      max_kv;  /* attention: largest kv_len */
+    /** With caps.vision, of norms, linears, combines and full attention, none with int8 rows or images: rows of its buffers are
+     * f32, whatever act_dtype is. What a cache holds is of act_dtype still. */
+    bool rows_f32;
     union {
         td_embed_desc      embed;
         td_norm_desc       norm;

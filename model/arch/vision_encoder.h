@@ -13,8 +13,8 @@ typedef struct td_vision_pass td_vision_pass; /* an encoder that is being descri
 /** Buffers by what lies in them. */
 typedef enum {
     TD_VISION_NONE,
-    TD_VISION_PIXELS,    /* of each patch */
-    TD_VISION_POSITIONS, /* what the table has for the place of each */
+    TD_VISION_PIXELS,    /* of each patch; gone once U is written */
+    TD_VISION_POSITIONS, /* what the table has for the place of each; gone once A is written */
     TD_VISION_X,         /* the residual stream */
     TD_VISION_H,         /* normed */
     TD_VISION_A,         /* what a sublayer gives */

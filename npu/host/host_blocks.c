@@ -29,6 +29,12 @@ static void place_worker_rows(const td_host_npu *d, td_npu_block *b, size_t *use
     b->scratch_bytes = *used;
 }
 
+static const void *row_at(td_dtype dtype, const void *x, size_t element) {
+    return (const char *)x + element * td_dtype_bytes(dtype);
+}
+static void *row_to(td_dtype dtype, void *x, size_t element) {
+    return (char *)x + element * td_dtype_bytes(dtype);
+}
 static const void *act_row(const td_host_npu *d, const void *x, size_t element) {
     return (const char *)x + td_host_act_bytes(d, element);
 }
@@ -102,22 +108,23 @@ static void norm_row(void *ctx, uint32_t i, const td_worker *w) {
     const row_job      *j = ctx;
     const td_norm_desc *n = &j->b->desc.norm;
     float              *x = worker_rows(j, w), *add = x + td_round_up(n->hidden, 16);
+    const td_dtype      rows = td_host_rows_dtype(j->d, &j->b->desc);
     size_t              at = (size_t)i * n->hidden;
-    td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x);
+    td_to_f32(rows, row_at(rows, n->x, at), n->hidden, x);
     if (n->add) {
-        td_to_f32(j->d->act, act_row(j->d, n->add, at), n->hidden, add);
+        td_to_f32(rows, row_at(rows, n->add, at), n->hidden, add);
         j->d->kernels->math->add(x, add, n->hidden);
-        td_from_f32(j->d->act, x, n->hidden, act_out(j->d, n->x, at));
-        td_to_f32(j->d->act, act_row(j->d, n->x, at), n->hidden, x); /* the norm is of what others will read */
+        td_from_f32(rows, x, n->hidden, row_to(rows, n->x, at));
+        td_to_f32(rows, row_at(rows, n->x, at), n->hidden, x); /* the norm is of what others will read */
     }
     if (n->beta) subtract_mean(x, n->hidden);
     j->d->kernels->math->rms_norm(x, td_host_vector(n->gamma), n->eps, n->hidden, x);
     if (n->beta) j->d->kernels->math->add(x, td_host_vector(n->beta), n->hidden);
-    void *out = n->out ? act_out(j->d, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden))
+    void *out = n->out ? row_to(rows, n->out, (size_t)i * (n->out_stride ? n->out_stride : n->hidden))
                        : add; /* the int8 row is made from the rounded one */
-    td_from_f32(j->d->act, x, n->hidden, out);
+    td_from_f32(rows, x, n->hidden, out);
     if (n->out_i8.q)
-        td_quantize_rows_i8(j->d->act, out, 1, n->hidden, n->hidden, n->out_i8.q + at, n->hidden, n->out_i8.scale + i, NULL);
+        td_quantize_rows_i8(rows, out, 1, n->hidden, n->hidden, n->out_i8.q + at, n->hidden, n->out_i8.scale + i, NULL);
 }
 
 static td_status run_norm(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {
@@ -152,19 +159,20 @@ static size_t parts_of_linear(const td_host_npu *d, const td_npu_block *b, size_
 /* A part has whole runs of PART_ROWS rows, so that the weights are read for many rows each time. */
 static td_status run_linear(td_host_npu *d, const td_npu_block *b, const td_host_step *s, const td_block_part *part) {
     const td_linear_desc *l = &b->desc.linear;
+    const td_dtype        dtype = td_host_rows_dtype(d, &b->desc);
     const size_t          rows = linear_rows(b, s->n_tok), runs = linear_runs(rows),
                  end = min_size(rows, runs * (part->i + 1) / part->n * PART_ROWS);
     for (size_t row = runs * part->i / part->n * PART_ROWS; row < end; row += b->at.chunk) {
         td_host_rows x;
-        td_host_rows_init(&x, d->scratch + b->at.rows, act_row(d, l->in, row * l->k), d->act,
+        td_host_rows_init(&x, d->scratch + b->at.rows, row_at(dtype, l->in, row * l->k), dtype,
                           min_size(b->at.chunk, end - row), l->k);
         td_host_products(d, &x,
                          &(td_host_product){.w = l->w,
                                             .bias = l->bias,
                                             .activation = l->activation,
-                                            .out = act_out(d, l->out, row * l->n),
+                                            .out = row_to(dtype, l->out, row * l->n),
                                             .ldo = l->n,
-                                            .out_dtype = d->act},
+                                            .out_dtype = dtype},
                          1);
     }
     return TD_OK;
@@ -175,7 +183,7 @@ static void place_linear(const td_host_npu *d, const td_block_desc *desc, td_npu
     b->run_part = run_linear;
     b->parts = parts_of_linear;
     b->at.chunk = min_size(desc->max_tok * td_streams_of(desc->linear.streams), CHUNK_ROWS);
-    b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->linear.k, d->act));
+    b->at.rows = td_host_place(&used, td_host_rows_bytes(b->at.chunk, desc->linear.k, td_host_rows_dtype(d, desc)));
     b->scratch_bytes = used;
 }
 
@@ -189,21 +197,22 @@ static void combine_row(void *ctx, uint32_t i, const td_worker *w) {
     size_t                 width = td_round_up(c->hidden, 16), at = (size_t)i * c->hidden;
     float                 *sum = worker_rows(j, w), *f = sum + width;
     const void            *image = image_row(j, c->images, c->hidden, i);
+    const td_dtype         rows = td_host_rows_dtype(j->d, &j->b->desc);
     bool                   any = false;
     for (int a = 0; a < 3; a++) {
         if (!c->add[a]) continue;
-        td_to_f32(j->d->act, act_row(j->d, c->add[a], at), c->hidden, any ? f : sum);
+        td_to_f32(rows, row_at(rows, c->add[a], at), c->hidden, any ? f : sum);
         if (any) j->d->kernels->math->add(sum, f, c->hidden);
         any = true;
     }
     if (!any && !image) return;
-    td_to_f32(j->d->act, act_row(j->d, c->x, at), c->hidden, f);
+    td_to_f32(rows, row_at(rows, c->x, at), c->hidden, f);
     if (any) j->d->kernels->math->add(f, sum, c->hidden);
     if (image) {
         td_to_f32(j->d->act, image, c->hidden, sum);
         j->d->kernels->math->add(f, sum, c->hidden);
     }
-    td_from_f32(j->d->act, f, c->hidden, act_out(j->d, c->x, at));
+    td_from_f32(rows, f, c->hidden, row_to(rows, c->x, at));
 }
 
 static td_status run_combine(td_host_npu *d, const td_npu_block *b, const td_host_step *s) {

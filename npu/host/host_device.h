@@ -307,6 +307,11 @@ static inline size_t td_host_act_bytes(const td_host_npu *d, size_t n) {
     return n * td_dtype_bytes(d->act);
 }
 
+/** Of the rows of a block's buffers. */
+static inline td_dtype td_host_rows_dtype(const td_host_npu *d, const td_block_desc *desc) {
+    return desc->rows_f32 ? TD_DT_F32 : d->act;
+}
+
 /* ---- streams --------------------------------------------------------------------------------- */
 
 /* The table's members of the same names. */

@@ -124,7 +124,10 @@ static void project(gqa_job *j, size_t rows, gqa_parts parts) {
         {.w = g->k, .bias = g->k_bias, .out = j->k, .ldo = kv_width, .out_dtype = TD_DT_F32},
         {.w = g->v, .bias = g->v_bias, .out = j->v, .ldo = kv_width, .out_dtype = TD_DT_F32}};
     td_host_rows x;
-    td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, j->row0, rows, g->hidden);
+    if (b->desc.rows_f32)
+        td_host_rows_init(&x, d->scratch + b->at.x, (const float *)g->in + j->row0 * g->hidden, TD_DT_F32, rows, g->hidden);
+    else
+        td_host_rows_input(d, &x, d->scratch + b->at.x, g->in, g->in_i8, j->row0, rows, g->hidden);
     td_host_products(d, &x, parts & QUERIES ? products : products + 1, parts == QUERIES ? 1 : parts == KEYS ? 2 : 3);
     td_host_for(d, parts == QUERIES ? place_queries : parts == KEYS ? place_keys : place_row, j, rows, rows * width * 2);
 }
@@ -180,15 +183,16 @@ static void run_share(td_host_npu *d, const td_npu_block *b, const td_host_step 
     size_t n_segments = td_host_attn_sort(d, &b->at.attn, &attn.shape, s, share, by_spans, flush_units, &j);
     td_host_attn_walk(&attn, (td_attn_segment *)(d->scratch + b->at.attn.segments), n_segments, share);
     if (share->i + 1 < share->n) return;
-    td_host_rows o;
+    td_host_rows   o;
+    const td_dtype dtype = td_host_rows_dtype(d, &b->desc);
     if (g->gated) td_host_for(d, gate_head, &j, rows * g->heads, rows * q_width * 4);
     td_host_rows_init(&o, d->scratch + b->at.rows, j.out, TD_DT_F32, rows, q_width);
     td_host_products(d, &o,
                      &(td_host_product){.w = g->o,
                                         .bias = g->o_bias,
-                                        .out = (char *)g->out + td_host_act_bytes(d, row * g->hidden),
+                                        .out = (char *)g->out + row * g->hidden * td_dtype_bytes(dtype),
                                         .ldo = g->hidden,
-                                        .out_dtype = d->act},
+                                        .out_dtype = dtype},
                      1);
 }
 
@@ -290,7 +294,7 @@ static void place_gqa(const td_host_npu *d, const td_block_desc *desc, td_npu_bl
     b->parts = parts_of_gqa;
     b->at.chunk = chunk;
     b->at.between = g->full ? 0 : (2 * q_width + gates) * sizeof(float);
-    b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, d->act));
+    b->at.x = td_host_place(&used, td_host_rows_bytes(chunk, g->hidden, td_host_rows_dtype(d, desc)));
     b->at.q = td_host_place(&used, chunk * q_width * sizeof(float));
     b->at.q_rows = td_host_place(&used, chunk * gates * sizeof(float));
     b->at.k = td_host_place(&used, chunk * kv_width * sizeof(float));

@@ -268,13 +268,13 @@ static void check_pictures(float *const features[], const vision_sizes *s, doubl
     }
 }
 
-/* In f32 it is transformers', in any order of pictures, on any threads and in any pieces with the same bits. In bf16 it is within roundings
- * that transformers' own bf16 has, too: 0.6 to 1.5 % of the largest value. */
+/* In f32 it is transformers', in any order of pictures, on any threads and in any pieces with the same bits. With
+ * bf16 activations its rows are f32 still, and attention's products alone are of 16 bits. */
 TEST(the_encoder_is_transformers) {
     static const struct {
         td_dtype act;
         double   mean, worst;
-    } CASES[] = {{TD_DT_F32, 1e-6, 2e-5}, {TD_DT_BF16, 3e-3, 2e-2}};
+    } CASES[] = {{TD_DT_F32, 1e-6, 2e-5}, {TD_DT_BF16, 3e-5, 3e-4}};
     const vision_sizes s = read_sizes();
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         float       *features[2][16];

@@ -873,6 +873,9 @@ TEST(what_the_card_has_not_is_refused) {
            "no activations of linears");
     refuse(&p, &BLOCK_OF(TD_BLOCK_EMBED, 1, embed, .hidden = 64, .images = &r, .out = &r), "no rows of images");
     refuse(&p, &BLOCK_OF(TD_BLOCK_COMBINE, 1, combine, .hidden = 64, .x = &r, .images = &r), "no rows of images");
+    td_block_desc f32 = BLOCK_OF(TD_BLOCK_COMBINE, 1, combine, .hidden = 64, .x = &r, .add = {&r});
+    f32.rows_f32 = true;
+    refuse(&p, &f32, "no blocks with rows in f32");
     td_block_desc router = {.kind = TD_BLOCK_ROUTER,
                             .max_tok = 8,
                             .router = {.hidden = 64, .n_experts = 64, .top_k = 4, .scale = 1, .logit_bias = w.w[CARD]}};

@@ -481,6 +481,9 @@ TEST(refusals) {
     refused(&p, &BLOCK_OF(TD_BLOCK_EMBED, 1, embed, .table = matrix[CARD], .hidden = 64, .images = &r, .out = &r),
             "no rows of images");
     refused(&p, &BLOCK_OF(TD_BLOCK_COMBINE, 1, combine, .hidden = 64, .x = &r, .images = &r), "no rows of images");
+    td_block_desc f32 = BLOCK_OF(TD_BLOCK_COMBINE, 1, combine, .hidden = 64, .x = &r, .add = {&r});
+    f32.rows_f32 = true;
+    refused(&p, &f32, "no blocks with rows in f32");
     const td_npu_weight *list[1] = {matrix[CARD]};
     refused(&p,
             &BLOCK_OF(TD_BLOCK_EXPERTS, 1, experts, .hidden = 64, .inter = 64, .n_experts = 1, .top_k = 1, .gate = list,

@@ -32,19 +32,21 @@ static void run_parts(rig *g, td_npu_block *b, const td_step *step, uint32_t n) 
 TEST(layer_norms) {
     rnd r = rnd_open("layer norm");
     for (int round = 0; round < 20; round++) {
-        td_dtype     act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        td_dtype     of_device = round & 1 ? TD_DT_BF16 : TD_DT_F32, act = round & 4 ? TD_DT_F32 : of_device; /* of rows */
         size_t       n = rnd_range(&r, 16, 300), m = rnd_range(&r, 1, 300);
         bool         with_add = round & 2;
         FREED float *x = bf16_array(&r, m * n, 1), *add = bf16_array(&r, m * n, 1), *gamma = rnd_array(&r, n, 1),
                     *beta = rnd_array(&r, n, 1);
         FREED double *want = malloc(m * n * sizeof *want);
         for (size_t i = 0; i < m * n; i++) x[i] += 3; /* a mean to take away */
-        AT_END(rig_close) rig g = rig_open(2, act, false);
+        AT_END(rig_close) rig g = rig_open(2, of_device, false);
         FREED void   *xa = act_array(act, x, m * n), *adda = act_array(act, add, m * n), *out = act_array(act, NULL, m * n);
-        td_npu_block *b = make_block(&g, &BLOCK_OF(TD_BLOCK_NORM, (uint32_t)m, norm, .hidden = (uint32_t)n, .eps = 1e-6f,
-                                                   .gamma = make_weight(&g, TD_WEIGHT_F32, gamma, 0, n),
-                                                   .beta = make_weight(&g, TD_WEIGHT_F32, beta, 0, n), .x = xa,
-                                                   .add = with_add ? adda : NULL, .out = out));
+        td_block_desc desc =
+            BLOCK_OF(TD_BLOCK_NORM, (uint32_t)m, norm, .hidden = (uint32_t)n, .eps = 1e-6f,
+                     .gamma = make_weight(&g, TD_WEIGHT_F32, gamma, 0, n),
+                     .beta = make_weight(&g, TD_WEIGHT_F32, beta, 0, n), .x = xa, .add = with_add ? adda : NULL, .out = out);
+        desc.rows_f32 = act != of_device;
+        td_npu_block *b = make_block(&g, &desc);
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) {
             double mean = 0, squares = 0, *row = want + i * n;
@@ -68,18 +70,19 @@ static double gelu(td_activation a, double x) {
 TEST(activations) {
     rnd r = rnd_open("activations");
     for (int round = 0; round < 16; round++) {
-        td_dtype         act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
+        td_dtype of_device = round & 1 ? TD_DT_BF16 : TD_DT_F32, act = round & 8 ? TD_DT_F32 : of_device; /* of rows */
         td_weight_format format = round & 2 ? TD_WEIGHT_BF16 : TD_WEIGHT_F32;
         td_activation    a = round & 4 ? TD_ACTIVATE_GELU_ERF : TD_ACTIVATE_GELU_TANH;
         size_t           n = rnd_range(&r, 1, 150), k = rnd_range(&r, 1, 200), m = rnd_range(&r, 1, round < 2 ? 1100 : 70);
         FREED float     *w = bf16_array(&r, n * k, 0.3f), *bias = rnd_array(&r, n, 1), *x = bf16_array(&r, m * k, 1);
         FREED double    *want = malloc(m * n * sizeof *want), *row = malloc(k * sizeof *row);
-        AT_END(rig_close) rig g = rig_open(2, act, false);
+        AT_END(rig_close) rig g = rig_open(2, of_device, false);
         FREED void           *in = act_array(act, x, m * k), *out = act_array(act, NULL, m * n);
-        td_npu_block         *b =
-            make_block(&g, &BLOCK_OF(TD_BLOCK_LINEAR, (uint32_t)m, linear, .n = (uint32_t)n, .k = (uint32_t)k,
-                                     .activation = a, .w = make_weight(&g, format, w, n, k),
-                                     .bias = make_weight(&g, TD_WEIGHT_F32, bias, 0, n), .in = in, .out = out));
+        td_block_desc         desc = BLOCK_OF(TD_BLOCK_LINEAR, (uint32_t)m, linear, .n = (uint32_t)n, .k = (uint32_t)k,
+                                              .activation = a, .w = make_weight(&g, format, w, n, k),
+                                              .bias = make_weight(&g, TD_WEIGHT_F32, bias, 0, n), .in = in, .out = out);
+        desc.rows_f32 = act != of_device;
+        td_npu_block *b = make_block(&g, &desc);
         run_rows(&g, b, m);
         for (size_t i = 0; i < m; i++) {
             for (size_t l = 0; l < k; l++) row[l] = (double)x[i * k + l];
@@ -182,11 +185,13 @@ static void ref_picture(const pictures *p, int s, double *out) {
 }
 
 /* The pictures first .. end - 1 in one step, each in pages of its own; out [rows of these, hidden]. @param parts 0: whole */
-static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int first, int end, uint32_t parts, void *out) {
+static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, bool rows_f32, int first, int end,
+                         uint32_t parts, void *out) {
     AT_END(rig_close) rig g = rig_open(threads, act, false);
     td_step_counts        counts = {.n_seq = (uint32_t)(end - first)};
     uint32_t              start[SEQS + 1] = {0}, pages = 0, stride = SIDE * SIDE / TD_KV_PAGE + 1;
     for (int s = first; s < end; s++) counts.n_tok += p->n[s];
+    if (rows_f32) act = TD_DT_F32;
     const size_t    n = counts.n_tok, width = (size_t)p->heads * p->dim;
     FREED uint32_t *pos = malloc(n * sizeof *pos), *slot = malloc(n * sizeof *slot), *axes = malloc(3 * n * sizeof *axes),
                    *table = calloc((size_t)SEQS * stride, sizeof *table);
@@ -212,7 +217,7 @@ static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int 
     const size_t  bytes = (size_t)pages * p->heads * g.npu->ops->kv_page_bytes(g.npu, TD_KV_HEAD, p->dim);
     FREED void   *k = calloc(1, bytes), *v = calloc(1, bytes);
     td_npu_block *b = make_block(
-        &g, &WITH(td_block_desc, .kind = TD_BLOCK_GQA, .max_tok = counts.n_tok, .max_kv = SIDE * SIDE,
+        &g, &WITH(td_block_desc, .kind = TD_BLOCK_GQA, .max_tok = counts.n_tok, .max_kv = SIDE * SIDE, .rows_f32 = rows_f32,
                   .gqa = WITH(td_gqa_desc, .hidden = p->hidden, .heads = p->heads, .kv_heads = p->heads, .head_dim = p->dim,
                               .full = true, .axes = {.rows = p->dim / 4, .columns = p->dim / 4, .contiguous = true},
                               .softmax_scale = 1 / sqrtf((float)p->dim),
@@ -245,23 +250,27 @@ static void run_pictures(const pictures *p, uint32_t threads, td_dtype act, int 
 /* With the bits of a picture alone in any company, on any threads, in any parts. */
 TEST(attention_to_all_rows) {
     rnd r = rnd_open("attention to all rows");
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 6; round++) {
         AT_END(free_pictures) pictures p = make_pictures(&r, round < 2 ? 72 : 4 * (uint32_t)rnd_range(&r, 2, 20));
-        td_dtype                       act = round & 1 ? TD_DT_BF16 : TD_DT_F32;
-        size_t                         n = (size_t)p.n[0] + p.n[1] + p.n[2], bytes = td_dtype_bytes(act), at = 0;
+        td_dtype                       act = round & 1 ? TD_DT_BF16 : TD_DT_F32, of_rows = round > 3 ? TD_DT_F32 : act;
+        const bool                     rows_f32 = round > 3;
+        size_t                         n = (size_t)p.n[0] + p.n[1] + p.n[2], bytes = td_dtype_bytes(of_rows), at = 0;
         FREED char                    *together = malloc(n * p.hidden * bytes), *alone = malloc(n * p.hidden * bytes);
         print_message("  hidden %u heads %u dim %u\n", p.hidden, p.heads, p.dim);
-        run_pictures(&p, 2, act, 0, SEQS, 0, together);
+        run_pictures(&p, 2, act, rows_f32, 0, SEQS, 0, together);
         for (int s = 0; s < SEQS; s++) {
             const size_t  values = (size_t)p.n[s] * p.hidden;
             FREED double *want = malloc(values * sizeof *want);
             ref_picture(&p, s, want);
-            check("picture", act, together + at * bytes, want, values, act == TD_DT_BF16 ? 2e-2 : 2e-5);
-            run_pictures(&p, 1, act, s, s + 1, 0, alone);
+            check("picture", of_rows, together + at * bytes, want, values,
+                  of_rows == TD_DT_BF16 ? 2e-2
+                  : act == TD_DT_BF16   ? 5e-4
+                                        : 2e-5);
+            run_pictures(&p, 1, act, rows_f32, s, s + 1, 0, alone);
             assert_memory_equal(alone, together + at * bytes, values * bytes);
             for (uint32_t parts = 1; parts <= 40; parts += 3 * parts) { /* more than there are runs of rows, too */
                 memset(alone, 0x5a, values * bytes);
-                run_pictures(&p, 2, act, s, s + 1, parts, alone);
+                run_pictures(&p, 2, act, rows_f32, s, s + 1, parts, alone);
                 assert_memory_equal(alone, together + at * bytes, values * bytes);
             }
             at += values;
@@ -328,9 +337,10 @@ TEST(bad_blocks_are_refused) {
         {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = w, .activation = TD_ACTIVATE_GELU_ERF}},
         {.kind = TD_BLOCK_LINEAR, .max_tok = 1, .linear = {.n = 8, .k = 8, .w = w, .activation = (td_activation)3}},
         {.kind = TD_BLOCK_GQA, .max_tok = 1, .max_kv = 8, .gqa = gqa},
-        {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.table = w, .hidden = 8, .streams = 4, .images = ones}}};
+        {.kind = TD_BLOCK_EMBED, .max_tok = 1, .embed = {.table = w, .hidden = 8, .streams = 4, .images = ones}},
+        {.kind = TD_BLOCK_EMBED, .max_tok = 1, .rows_f32 = true, .embed = {.table = w, .hidden = 8}}};
     static const char *const SAYS[] = {"quantised rows has no activation", "no activation 3", "has axes and no window",
-                                       "one residual stream, not 4"};
+                                       "one residual stream, not 4", "cannot have rows in f32"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         td_npu_block *b;
         td_error      err = {0};

@@ -213,13 +213,20 @@ static td_text_kind run_text_job(void *call, bool closing) {
     return left;
 }
 
+/* Whose a body is that is not read here. A large one is mostly images where it has any: in base64, which it says. What of it
+ * turns out to be a long text comes to the threads for those (td_work_image). */
+static td_text_kind kind_of_body(const td_call *c) {
+    bool takes_images = c->server->model.info.image_token != UINT32_MAX;
+    if (c->body.len <= TD_TEXT_SHORT_BYTES) return TD_TEXT_SHORT;
+    return takes_images && memmem(c->body.data, c->body.len, "base64", 6) ? TD_TEXT_IMAGE : TD_TEXT_LONG;
+}
+
 /* Work on the text here while that takes no time, and then on a text thread. @return false: it is done. */
 static bool works_on(td_call *c) {
     td_text_work *text = &c->server->text;
     bool          is_short = c->body.len <= TD_TEXT_INLINE_BYTES && !(c->api && c->api->long_texts);
-    td_text_kind  long_or_short = c->body.len > TD_TEXT_SHORT_BYTES ? TD_TEXT_LONG : TD_TEXT_SHORT;
     if (!c->work || td_text_work_done(text, &c->text)) return false;
-    c->text.kind = is_short ? c->work(c) : long_or_short;
+    c->text.kind = is_short ? c->work(c) : kind_of_body(c);
     if (c->text.kind == TD_TEXT_ENDED) return false;
     if (td_text_work_put(text, &c->text)) return true;
     run_text_job(c, true); /* text threads take no work any more: the server is closing */

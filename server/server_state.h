@@ -47,8 +47,8 @@ static inline td_server_phase td_phase(const td_server *s) {
 /* ---- the routes ---- */
 
 /* image_work.c: */
-/** Part of the work of a route whose body is read into c->req: load its next image, if one is left. counts: for its tokens
- * alone. @return TD_TEXT_ENDED: no image is left, or c->failed; else call it again first. */
+/** Part of the work of a route whose body was read into c->req: load its next image, if one is left. counts: for its tokens
+ * alone. @return TD_TEXT_ENDED: go on, or c->failed. Else return that, and come here again on that thread. */
 td_text_kind td_work_image(td_call *c, bool counts);
 
 /* generation_routes.c: */

@@ -478,7 +478,10 @@ td_status td_generation_submit(td_generation *g, td_api_error *err) {
     pthread_mutex_unlock(&g->handles_lock);
     free(params);
     g->submitted = st == TD_OK;
-    if (g->submitted) return TD_OK;
+    if (g->submitted) {
+        td_api_images_given(&g->req.images);
+        return TD_OK;
+    }
 
     pthread_mutex_lock(&g->lock);
     g->n_unfinished = 0;

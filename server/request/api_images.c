@@ -3,13 +3,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/error.h"
 
 void td_api_images_free(td_api_images *all) {
     for (size_t i = 0; i < all->n; i++) {
         json_decref(all->at[i].source);
-        if (all->at[i].image) td_image_release(all->at[i].image);
+        td_image_release(all->at[i].image);
     }
     free(all->at);
     if (all->held) atomic_fetch_sub_explicit(all->held, all->held_tokens, memory_order_relaxed);
@@ -65,37 +66,54 @@ static td_status refuse(const td_api_image *image, td_status st, const td_error 
 }
 
 /* Count the tokens of an image as held. @return false: there is no room. */
-static bool hold(td_api_images *all, size_t tokens) {
-    size_t before = atomic_fetch_add_explicit(all->held, tokens, memory_order_relaxed);
-    if (before + tokens <= TD_API_IMAGE_TOKENS_HELD_MAX) {
-        all->held_tokens += tokens;
-        return true;
-    }
-    atomic_fetch_sub_explicit(all->held, tokens, memory_order_relaxed);
-    return false;
+static bool hold(td_api_images *all, atomic_size_t *held, size_t tokens) {
+    size_t before = atomic_fetch_add_explicit(held, tokens, memory_order_relaxed);
+    all->held = held;
+    all->held_tokens += tokens;
+    return before + tokens <= TD_API_IMAGE_TOKENS_HELD_MAX;
 }
 
-td_status td_api_images_load(td_api_images *all, td_engine *engine, atomic_size_t *held, td_api_error *err) {
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void count_load(td_image_counts *counts, uint64_t begin_ns, const td_image *image) {
+    atomic_fetch_add_explicit(&counts->ns, now_ns() - begin_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(image ? &counts->loaded : &counts->refused, 1, memory_order_relaxed);
+    if (image) atomic_fetch_add_explicit(&counts->tokens, td_image_tokens(image), memory_order_relaxed);
+}
+
+td_status td_api_images_load(td_api_images *all, td_engine *engine, td_image_counts *counts, bool keeps, td_api_error *err) {
     td_api_image *next = &all->at[all->n_loaded];
+    const char   *text = json_string_value(next->source);
     td_error      cause = {0};
-    td_image     *image;
-    td_status     st =
-        td_engine_load_image(engine, json_string_value(next->source), json_string_length(next->source), &image, &cause);
+    td_image     *image = NULL;
+    uint64_t      begin_ns = now_ns();
+    td_status     st = td_engine_load_image(engine, text, json_string_length(next->source), &image, &cause);
+    count_load(counts, begin_ns, image);
     if (st != TD_OK) return refuse(next, st, &cause, err);
     json_decref(next->source);
     next->source = NULL;
     next->tokens = td_image_tokens(image);
     all->tokens += next->tokens;
     all->n_loaded++;
-    if (!held) {
+    if (!keeps) {
         td_image_release(image);
         return TD_OK;
     }
     next->image = image;
-    all->held = held;
-    if (!hold(all, next->tokens))
+    if (!hold(all, &counts->held, next->tokens))
         return td_api_fail(err, 503, "queue_full", "Requests hold as many images as there is memory for.");
     return TD_OK;
+}
+
+void td_api_images_given(td_api_images *all) {
+    for (size_t i = 0; i < all->n; i++) {
+        td_image_release(all->at[i].image);
+        all->at[i].image = NULL;
+    }
 }
 
 /* ---- places ---- */

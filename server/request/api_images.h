@@ -28,6 +28,13 @@ typedef struct {
     uint32_t  tokens;                  /* of the prompt that stand for it, once it is loaded */
 } td_api_image;
 
+/** Of all requests of a server. Zero-initialise. Relaxed: counts. */
+typedef struct {
+    atomic_size_t        held; /* tokens of images that requests hold, or the engine for them */
+    atomic_uint_fast64_t loaded, refused, tokens,
+        ns; /* since the start: images, also those of no use; tokens, time of both */
+} td_image_counts;
+
 /** Zero-initialise. */
 typedef struct {
     td_api_image  *at; /* [n], owned, in the order of their places */
@@ -37,7 +44,7 @@ typedef struct {
     size_t         tokens;       /* of those that are loaded */
     const char    *places;       /* static: what errors call the field that has the places; NULL: "prompt", or "messages" */
     bool           has_detail;   /* one asks for a 'detail', and a warning has said that it has no effect */
-    atomic_size_t *held;         /* tokens of all requests' images, of which held_tokens are these; NULL: not counted */
+    atomic_size_t *held;         /* tokens of all requests' images, of which held_tokens are these; NULL: none are */
     size_t         held_tokens;
 } td_api_images;
 
@@ -52,11 +59,14 @@ static inline bool td_api_images_left(const td_api_images *all) {
 TD_NODISCARD td_status td_api_images_add(td_api_images *all, const td_engine_info *info, const char *param, json_t *source,
                                          td_api_error *err);
 
-/**
- * Load the next image, of which there is one.
- * @param held tokens of all requests' images, to be counted in until td_api_images_free; NULL: the image is only counted.
- */
-TD_NODISCARD td_status td_api_images_load(td_api_images *all, td_engine *engine, atomic_size_t *held, td_api_error *err);
+/** Load the next image, of which there is one. @param keeps it is for a prompt, and held until td_api_images_free; else only
+ * counted. */
+TD_NODISCARD td_status td_api_images_load(td_api_images *all, td_engine *engine, td_image_counts *counts, bool keeps,
+                                          td_api_error *err);
+
+/** The engine has them: let go of the images, which still count as held, because the engine may need them until the request
+ * ends. */
+void td_api_images_given(td_api_images *all);
 
 /**
  * Put n loaded images, from first on, into a prompt: each token `token` of *ids becomes as many as the image has.

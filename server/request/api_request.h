@@ -36,7 +36,7 @@ typedef struct {
     uint32_t        *ids; /* owned; a text has them after td_api_encode */
     size_t           n_ids;
     size_t           n_images; /* it has so many of the request's images, behind those of the prompts before it */
-    td_prompt_image *images;   /* [n_images], owned, borrowing the images: after td_api_encode */
+    td_prompt_image *images;   /* [n_images], owned, borrowing the images: from td_api_encode on, until they were given */
 } td_api_prompt;
 
 /** Frees what the prompt owns. */

@@ -22,7 +22,7 @@ typedef struct {
     const char         *tool_format, *reasoning_format;         /* of answers; NULL: they stay in the text */
     bool                tools_in_special, reasoning_in_special; /* their markers are special tokens */
     td_grammar_cache    grammars;
-    atomic_size_t       image_tokens_held; /* of images that requests hold; relaxed: a count */
+    td_image_counts     images;
 } td_served_model;
 
 /** By what its prompts become tokens. */

@@ -134,6 +134,23 @@ static void write_drafts(td_jbuf *b, const char *model, const td_engine_stats *s
         &(sample){.value = st->draft_gain}, 1);
 }
 
+static double count_of(const atomic_uint_fast64_t *count) {
+    return (double)atomic_load_explicit(count, memory_order_relaxed);
+}
+
+static void write_images(td_jbuf *b, const char *model, const td_image_counts *images) {
+    write_family(b, model, "tandem:images_total", "counter", "Images of requests that were loaded, by result.",
+                 (sample[]){{"result", "ok", NULL, count_of(&images->loaded)},
+                            {"result", "refused", NULL, count_of(&images->refused)}},
+                 2);
+    write_family(b, model, "tandem:image_tokens_total", "counter", "Tokens of prompts that stand for those.",
+                 &(sample){.value = count_of(&images->tokens)}, 1);
+    write_family(b, model, "tandem:image_load_seconds_total", "counter", "Time in which they were decoded and resized.",
+                 &(sample){.value = 1e-9 * count_of(&images->ns)}, 1);
+    write_family(b, model, "tandem:image_tokens_held", "gauge", "Tokens of images that requests hold in memory.",
+                 &(sample){.value = (double)atomic_load_explicit(&images->held, memory_order_relaxed)}, 1);
+}
+
 /* The KV cache's shape, as labels. */
 static void write_cache_config(td_jbuf *b, const char *model, uint64_t page_tokens, uint64_t n_pages) {
     static const char NAME[] = "sglang:cache_config_info";
@@ -377,6 +394,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                  4);
     write_cache_config(&b, model, s->model.info.kv_page_tokens, n_pages);
     if (st.has_drafts) write_drafts(&b, model, &st);
+    if (s->model.info.image_token != UINT32_MAX) write_images(&b, model, &s->model.images);
     if (st.residency.slots) write_residency(&b, model, &st.residency);
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->model.info);

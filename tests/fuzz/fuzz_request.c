@@ -157,7 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     td_status     st =
         td_api_read(api, (const char *)data + 1, size - 1, &(td_api_context){&s.model.info, &s.responses}, &r, &err);
     while (st == TD_OK && td_api_images_left(&r.images))
-        st = td_api_images_load(&r.images, s.engine, &s.model.image_tokens_held, &err);
+        st = td_api_images_load(&r.images, s.engine, &s.model.images, true, &err);
     const td_api_encoding encoding = td_served_encoding(&s.model);
     if (st == TD_OK) st = td_api_encode(&r, &encoding, &err);
     if (st == TD_OK)

@@ -3,6 +3,7 @@ real, each in a process of its own. An answer repeats the last turn, with "[n]" 
 import base64
 import io
 import json
+import re
 import socket
 import struct
 import unittest
@@ -343,6 +344,25 @@ class TextOnly(OpenaiTest):
             status, answer, _ = server.request("POST", "/v1/chat/completions", {"messages": [user(part(SMALL))]})
             self.assertEqual(status, 400, answer)
             self.assertIn("no places for images", answer["error"]["message"])
+
+
+class Counts(ImagesTest):
+    def test_metrics(self):
+        def now():
+            _, page, _ = self.server.request("GET", "/metrics")
+            return {name: float(re.search(rf"^tandem:{name} (\S+)$", re.sub(r'model_name="[^"]*",?', "", page).replace("{}", ""), re.M)[1])
+                    for name in ('images_total{result="ok"}', 'images_total{result="refused"}', "image_tokens_total", "image_load_seconds_total", "image_tokens_held")}
+        before = now()
+        self.post("/v1/chat/completions", {"messages": [user(part(SMALL), part(WIDE))]})
+        self.post("/v1/chat/completions", {"messages": [user(part(SMALL), part(SMALL[:-20]))]}, 400)
+        self.post("/tokenize", {"messages": [user(part(SMALL))]})
+        after = now()
+        more = {name: after[name] - before[name] for name in after}
+        self.assertGreater(more.pop("image_load_seconds_total"), 0)
+        self.assertEqual(more, {'images_total{result="ok"}': 4, 'images_total{result="refused"}': 1, "image_tokens_total": 4 + 6 + 4 + 4, "image_tokens_held": 0})
+
+    def test_info(self):
+        self.assertIs(self.server.request("GET", "/get_model_info")[1]["has_image_understanding"], True)
 
 
 class Threads(unittest.TestCase):

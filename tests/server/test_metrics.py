@@ -97,7 +97,7 @@ class Metrics(unittest.TestCase):
         self.assertNotIn("tandem:tier_bound_fraction", families)
 
     def test_every_metric_is_documented(self):
-        with Server() as server:
+        with Server(model="/models/fake-images") as server:
             families, _ = read(server)
         documented = set(re.findall(r"`((?:sglang|tandem):\w+)", DOCS.read_text()))
         served = {f.name + ("_total" if f.type == "counter" else "") for f in families.values()}

@@ -79,13 +79,14 @@ static uint64_t now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-static void count_load(td_image_counts *counts, uint64_t begin_ns, const td_image *image) {
+static void count_load(td_api_image_counts *counts, uint64_t begin_ns, const td_image *image) {
     atomic_fetch_add_explicit(&counts->ns, now_ns() - begin_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(image ? &counts->loaded : &counts->refused, 1, memory_order_relaxed);
     if (image) atomic_fetch_add_explicit(&counts->tokens, td_image_tokens(image), memory_order_relaxed);
 }
 
-td_status td_api_images_load(td_api_images *all, td_engine *engine, td_image_counts *counts, bool keeps, td_api_error *err) {
+td_status td_api_images_load(td_api_images *all, td_engine *engine, td_api_image_counts *counts, bool keeps,
+                             td_api_error *err) {
     td_api_image *next = &all->at[all->n_loaded];
     const char   *text = json_string_value(next->source);
     td_error      cause = {0};

@@ -33,7 +33,7 @@ typedef struct {
     atomic_size_t        held; /* tokens of images that requests hold, or the engine for them */
     atomic_uint_fast64_t loaded, refused, tokens,
         ns; /* since the start: images, also those of no use; tokens, time of both */
-} td_image_counts;
+} td_api_image_counts;
 
 /** Zero-initialise. */
 typedef struct {
@@ -61,7 +61,7 @@ TD_NODISCARD td_status td_api_images_add(td_api_images *all, const td_engine_inf
 
 /** Load the next image, of which there is one. @param keeps it is for a prompt, and held until td_api_images_free; else only
  * counted. */
-TD_NODISCARD td_status td_api_images_load(td_api_images *all, td_engine *engine, td_image_counts *counts, bool keeps,
+TD_NODISCARD td_status td_api_images_load(td_api_images *all, td_engine *engine, td_api_image_counts *counts, bool keeps,
                                           td_api_error *err);
 
 /** The engine has them: let go of the images, which still count as held, because the engine may need them until the request

@@ -22,7 +22,7 @@ typedef struct {
     const char         *tool_format, *reasoning_format;         /* of answers; NULL: they stay in the text */
     bool                tools_in_special, reasoning_in_special; /* their markers are special tokens */
     td_grammar_cache    grammars;
-    td_image_counts     images;
+    td_api_image_counts images;
 } td_served_model;
 
 /** By what its prompts become tokens. */

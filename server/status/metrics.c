@@ -138,7 +138,7 @@ static double count_of(const atomic_uint_fast64_t *count) {
     return (double)atomic_load_explicit(count, memory_order_relaxed);
 }
 
-static void write_images(td_jbuf *b, const char *model, const td_image_counts *images) {
+static void write_images(td_jbuf *b, const char *model, const td_api_image_counts *images, const td_image_counts *encoded) {
     write_family(b, model, "tandem:images_total", "counter", "Images of requests that were loaded, by result.",
                  (sample[]){{"result", "ok", NULL, count_of(&images->loaded)},
                             {"result", "refused", NULL, count_of(&images->refused)}},
@@ -149,6 +149,16 @@ static void write_images(td_jbuf *b, const char *model, const td_image_counts *i
                  &(sample){.value = 1e-9 * count_of(&images->ns)}, 1);
     write_family(b, model, "tandem:image_tokens_held", "gauge", "Tokens of images that requests hold in memory.",
                  &(sample){.value = (double)atomic_load_explicit(&images->held, memory_order_relaxed)}, 1);
+    write_family(b, model, "tandem:images_encoded_total", "counter", "Images that the vision encoder was run for.",
+                 &(sample){.value = (double)encoded->encoded}, 1);
+    write_family(b, model, "tandem:image_encode_seconds_total", "counter", "Time of that.",
+                 &(sample){.value = 1e-9 * (double)encoded->ns}, 1);
+    write_family(b, model, "tandem:image_cache_bytes", "gauge", "What is kept of what it made of images, in bytes.",
+                 &(sample){.value = (double)encoded->cache_bytes}, 1);
+    write_family(b, model, "tandem:image_cache_bytes_max", "gauge", "Room for that.",
+                 &(sample){.value = (double)encoded->cache_bytes_max}, 1);
+    write_family(b, model, "tandem:image_cache_evictions_total", "counter", "Images that it gave up for others.",
+                 &(sample){.value = (double)encoded->evictions}, 1);
 }
 
 /* The KV cache's shape, as labels. */
@@ -394,7 +404,7 @@ enum MHD_Result td_route_metrics(td_call *c) {
                  4);
     write_cache_config(&b, model, s->model.info.kv_page_tokens, n_pages);
     if (st.has_drafts) write_drafts(&b, model, &st);
-    if (s->model.info.image_token != UINT32_MAX) write_images(&b, model, &s->model.images);
+    if (s->model.info.image_token != UINT32_MAX) write_images(&b, model, &s->model.images, &st.images);
     if (st.residency.slots) write_residency(&b, model, &st.residency);
     if (st.has_page_store) write_page_store(&b, model, &st.page_store);
     write_tiers(&b, model, &st, &s->model.info);

@@ -587,6 +587,8 @@ void td_engine_get_stats(td_engine *e, td_engine_stats *s) {
                                                           .slots = 128,
                                                           .share = 48,
                                                           .crossover = 700}};
+    e->stats.images = (td_image_counts){
+        .encoded = 3, .tokens = 12, .ns = 1500000000, .cache_bytes = 7000, .cache_bytes_max = 9000, .evictions = 1};
     e->stats.has_page_store = true;
     e->stats.page_store =
         WITH(td_page_store_stats, .up = true, .pages_out = 11, .pages_in = 7, .pages_bad = 1, .pages_unsent = 2,

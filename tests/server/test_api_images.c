@@ -33,7 +33,7 @@ void __wrap_td_image_release(td_image *image) {
 }
 
 /* Add an image and load it. */
-static td_status load(td_api_images *all, uint32_t tokens, td_image_counts *counts, bool keeps, td_api_error *err) {
+static td_status load(td_api_images *all, uint32_t tokens, td_api_image_counts *counts, bool keeps, td_api_error *err) {
     json_t *source = json_string("AAAA");
     OK(td_api_images_add(all, &INFO, "image", source, err));
     json_decref(source);
@@ -43,7 +43,7 @@ static td_status load(td_api_images *all, uint32_t tokens, td_image_counts *coun
 
 TEST(tokens_take_the_places) {
     static const uint32_t given[] = {1, 9, 2, 9, 9}, wanted[] = {1, 9, 9, 9, 2, 9, 9, 9};
-    td_image_counts       counts = {0};
+    td_api_image_counts   counts = {0};
     td_api_images         all = {0};
     td_api_error          err;
     uint32_t             *ids = malloc(sizeof given);
@@ -70,10 +70,10 @@ TEST(tokens_take_the_places) {
 
 /* What requests hold is bounded, for all of them together, and until they end. */
 TEST(memory_is_bounded) {
-    const uint32_t  half = TD_API_IMAGE_TOKENS_HELD_MAX / 2;
-    td_image_counts counts = {0};
-    td_api_images   one = {0}, other = {0}, counted = {0};
-    td_api_error    err;
+    const uint32_t      half = TD_API_IMAGE_TOKENS_HELD_MAX / 2;
+    td_api_image_counts counts = {0};
+    td_api_images       one = {0}, other = {0}, counted = {0};
+    td_api_error        err;
     OK(load(&one, half, &counts, true, &err));
     OK(load(&other, half, &counts, true, &err));
     assert_int_equal(load(&other, 2, &counts, true, &err), TD_EINVAL);
@@ -104,7 +104,7 @@ TEST(refusals) {
                 {TD_ELIMIT, 400, "'image' cannot be used: why."},
                 {TD_ENOMEM, 500, "why"},
                 {TD_EIO, 500, "why"}};
-    td_image_counts counts = {0};
+    td_api_image_counts counts = {0};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         td_api_images all = {0};
         td_api_error  err;

@@ -357,6 +357,8 @@ class Counts(ImagesTest):
         self.post("/v1/chat/completions", {"messages": [user(part(SMALL), part(SMALL[:-20]))]}, 400)
         self.post("/tokenize", {"messages": [user(part(SMALL))]})
         after = now()
+        self.assertEqual([self.server.metric(f"tandem:{n}") for n in ("images_encoded_total", "image_encode_seconds_total", "image_cache_bytes", "image_cache_bytes_max",
+                                                                     "image_cache_evictions_total")], [3, 1.5, 7000, 9000, 1])
         more = {name: after[name] - before[name] for name in after}
         self.assertGreater(more.pop("image_load_seconds_total"), 0)
         self.assertEqual(more, {'images_total{result="ok"}': 4, 'images_total{result="refused"}': 1, "image_tokens_total": 4 + 6 + 4 + 4, "image_tokens_held": 0})

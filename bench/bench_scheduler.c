@@ -136,8 +136,12 @@ const td_vision_config *td_model_vision(const td_model *m) {
     (void)m;
     return NULL;
 }
-td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
+td_status td_model_start_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
     (void)m, (void)pixels, (void)rows, (void)columns, (void)features;
+    return TD_ENOTSUP;
+}
+td_status td_model_run_image_piece(td_model *m, td_piece *piece) {
+    (void)m, (void)piece;
     return TD_ENOTSUP;
 }
 td_status td_model_head(td_model *m, td_out_rows out, const float **logits) {

@@ -56,6 +56,13 @@ typedef struct {
     float           *pixels; /* [max_patches, values of a patch] of the image that is encoded */
     td_image_cache   cache;
     td_image_counts  counts; /* encoded, tokens and ns are set */
+
+    /* the image that is being encoded */
+    td_known_image *under_way;  /* held and read; NULL: none is */
+    uint32_t        rows, cols; /* of patches; the pixels are there */
+    bool            begun, failed;
+    bool            gave_way; /* its last piece did, to a request that came */
+    bool            has_turn; /* beside a step in pieces, of which a piece runs otherwise */
 } td_engine_images;
 
 struct td_engine {
@@ -134,9 +141,15 @@ void td_images_read_rule(td_engine *e);
 /** After the model is loaded. A model that cannot take images is a warning. @return TD_EINVAL, TD_ENOMEM. */
 TD_NODISCARD td_status td_images_open(td_engine *e, td_error *err);
 void                   td_images_close(td_engine *e);
-/** Encode the image that the scheduler has next. @return as td_model_encode_image. Engine thread. */
-TD_NODISCARD td_status td_images_encode(td_engine *e);
-td_image_counts        td_images_counts(const td_engine *e); /* engine thread */
+/**
+ * Encode a piece of the image under way, or of the scheduler's next, which then is under way. One that fails begins again,
+ * once. Engine thread.
+ * @return as td_model_run_image_piece, when it has failed twice; it stays under way until td_images_leave.
+ */
+TD_NODISCARD td_status td_images_run_piece(td_engine *e);
+void                   td_images_leave(td_engine *e);          /* nothing is under way any more */
+bool                   td_images_unwanted(const td_engine *e); /* what is under way is wanted by no request */
+td_image_counts        td_images_counts(const td_engine *e);   /* engine thread */
 
 void *td_engine_thread(void *engine);
 

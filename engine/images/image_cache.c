@@ -125,6 +125,12 @@ bool td_image_cache_begin_read(td_image_cache *c, td_known_image *k) {
     return true;
 }
 
+void td_image_cache_join(td_known_image *k) {
+    assert(k->n_holders && k->n_readers);
+    k->n_holders++;
+    k->n_readers++;
+}
+
 void td_image_cache_end_read(td_image_cache *c, td_known_image *k) {
     assert(k->n_readers > 0);
     c->n_read -= --k->n_readers == 0;

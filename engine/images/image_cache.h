@@ -52,4 +52,7 @@ void                   td_image_cache_let_go(td_image_cache *c, td_known_image *
 bool td_image_cache_begin_read(td_image_cache *c, td_known_image *k);
 void td_image_cache_end_read(td_image_cache *c, td_known_image *k);
 
+/** One more holder and reader of an image that has a reader: who encodes it. */
+void td_image_cache_join(td_known_image *k);
+
 #endif

@@ -35,8 +35,10 @@ void td_images_read_rule(td_engine *e) {
     }
     td_status st = read_rule_file(folder, "preprocessor_config.json", &e->images.rule, &why);
     if (st == TD_ENOTFOUND) st = read_rule_file(folder, "processor_config.json", &e->images.rule, &why);
+    const td_image_rule *rule = &e->images.rule;
+    const uint64_t       largest = st == TD_OK ? rule->max / (rule->patch * rule->patch) : 0;
+    if (e->config.model.max_patches > largest) e->config.model.max_patches = (uint32_t)largest;
     if (st == TD_OK) return;
-    e->config.model.max_patches = 0;
     snprintf(e->images.why_not, sizeof e->images.why_not, "%.200s",
              st == TD_ENOTFOUND ? "its folder has no preprocessor_config.json" : why.text);
 }
@@ -99,6 +101,7 @@ td_status td_images_open(td_engine *e, td_error *err) {
 }
 
 void td_images_close(td_engine *e) {
+    td_images_leave(e);
     td_image_cache_close(&e->images.cache);
     td_image_loader_close(e->images.loader);
     free(e->images.pixels);
@@ -121,12 +124,6 @@ td_status td_engine_load_image(td_engine *e, const char *text, size_t len, td_im
     return TD_OK;
 }
 
-static void count(td_image_counts *c, uint32_t n_tokens, double begin_s) {
-    c->encoded++;
-    c->tokens += n_tokens;
-    c->ns += (uint64_t)(1e9 * (td_now_s() - begin_s));
-}
-
 td_image_counts td_images_counts(const td_engine *e) {
     td_image_counts c = e->images.counts;
     c.cache_bytes = e->images.cache.bytes;
@@ -135,16 +132,65 @@ td_image_counts td_images_counts(const td_engine *e) {
     return c;
 }
 
-td_status td_images_encode(td_engine *e) {
+/* ---- the image under way --------------------------------------------------------------------- */
+
+void td_images_leave(td_engine *e) {
+    td_engine_images *i = &e->images;
+    td_known_image   *k = i->under_way;
+    if (!k) return;
+    i->under_way = NULL;
+    td_image_cache_end_read(&i->cache, k);
+    td_image_cache_let_go(&i->cache, k);
+}
+
+bool td_images_unwanted(const td_engine *e) {
+    return e->images.under_way && e->images.under_way->n_readers == 1;
+}
+
+static void take_next(td_engine *e) {
+    td_engine_images        *i = &e->images;
     const td_scheduled_image next = e->scheduler.image;
-    const td_image          *image = next.image;
-    const uint64_t           begin = td_trace_begin();
-    const double             begin_s = td_now_s();
+    td_image_cache_join(next.known);
+    i->under_way = next.known;
+    i->rows = next.image->rows;
+    i->cols = next.image->cols;
+    i->begun = i->failed = i->gave_way = false;
+    td_image_patches(next.image, 0, (size_t)i->rows * i->cols, i->pixels);
+}
+
+static td_status try_piece(td_engine *e, td_piece *piece) {
+    td_engine_images *i = &e->images;
+    if (!i->begun) TD_TRY(td_model_start_image(e->placed.model, i->pixels, i->rows, i->cols, i->under_way->features));
+    i->begun = true;
+    return td_model_run_image_piece(e->placed.model, piece);
+}
+
+static void warn_of_retry(const td_engine *e, td_status st) {
+    td_warn("an image of %u tokens cannot be encoded (%s): trying once more", e->images.under_way->n_tokens,
+            td_model_why(e->placed.model, st));
+}
+
+td_status td_images_run_piece(td_engine *e) {
+    td_engine_images *i = &e->images;
+    td_piece          piece = td_scheduler_piece(&e->scheduler, i->gave_way, &e->waker->awake);
+    const uint64_t    begin = td_trace_begin();
+    const double      begin_s = td_now_s();
     td_stats_phase(&e->stats, TD_STEP_ENCODING, NULL);
-    td_image_patches(image, 0, (size_t)image->rows * image->cols, e->images.pixels);
-    td_status st = td_model_encode_image(e->placed.model, e->images.pixels, image->rows, image->cols, next.known->features);
-    next.known->encoded = st == TD_OK;
-    if (st == TD_OK) count(&e->images.counts, next.known->n_tokens, begin_s);
-    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "encode image", {"tokens"}, {next.known->n_tokens}});
-    return st;
+    if (!i->under_way) take_next(e);
+    td_status st = try_piece(e, &piece);
+    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL) && !i->failed) {
+        warn_of_retry(e, st);
+        i->failed = true;
+        i->begun = false;
+        st = try_piece(e, &piece);
+    }
+    i->gave_way = piece.gave_way;
+    i->counts.ns += (uint64_t)(1e9 * (td_now_s() - begin_s));
+    td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "encode image", {"tokens"}, {i->under_way->n_tokens}});
+    if (st != TD_OK || !piece.ended) return st;
+    i->counts.encoded++;
+    i->counts.tokens += i->under_way->n_tokens;
+    i->under_way->encoded = true;
+    td_images_leave(e);
+    return TD_OK;
 }

@@ -461,13 +461,13 @@ void td_scheduler_end_aside(td_scheduler *s) {
     s->aside.step.n_entries = 0;
 }
 
-/* A piece ends for requests that come, but the one behind it does not: whatever comes, the step aside has half its time.
+/* A piece ends for requests that come, but the one behind it does not: whatever comes, what goes in pieces has half its time.
  * Who is alone need not leave before. */
-td_piece td_scheduler_piece(const td_scheduler *s, const atomic_bool *waited_for) {
-    const double piece_s = s->aside_speed.max_s;
+td_piece td_scheduler_piece(const td_scheduler *s, bool gave_way, const atomic_bool *waited_for) {
+    const double piece_s = s->config.max_step_s > 0 ? s->aside_speed.max_s : (double)INFINITY;
     td_piece     piece = {.budget_s = piece_s, .part_s = piece_s / PARTS_A_PIECE};
-    if (!s->aside.gave_way) piece.waited_for = waited_for;
-    if (!s->aside.gave_way && is_alone(s)) piece.budget_s = (double)INFINITY;
+    if (!gave_way) piece.waited_for = waited_for;
+    if (!gave_way && is_alone(s)) piece.budget_s = (double)INFINITY;
     return piece;
 }
 

@@ -152,8 +152,9 @@ void td_scheduler_commit(td_scheduler *s, double seconds);
 void td_scheduler_commit_aside(td_scheduler *s);
 void td_scheduler_end_aside(td_scheduler *s); /* nothing is aside any more */
 
-/** The next piece of the step aside. @param waited_for set when requests come, or are cancelled. */
-td_piece td_scheduler_piece(const td_scheduler *s, const atomic_bool *waited_for);
+/** The next piece of the step aside, or of an image. @param gave_way the last one did, to a request that came. @param waited_for
+ * set when requests come, or are cancelled. */
+td_piece td_scheduler_piece(const td_scheduler *s, bool gave_way, const atomic_bool *waited_for);
 
 /** The step has failed, and its requests have states that it may have written: they wait again, without their pages. */
 void td_scheduler_retract_step(td_scheduler *s);

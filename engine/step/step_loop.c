@@ -472,7 +472,7 @@ static td_status try_piece(td_engine *e, td_piece *piece, uint32_t *n_jobs) {
 static void run_piece(td_engine *e) {
     td_scheduler  *scheduler = &e->scheduler;
     td_aside_step *aside = &scheduler->aside;
-    td_piece       piece = td_scheduler_piece(scheduler, &e->waker->awake);
+    td_piece       piece = td_scheduler_piece(scheduler, aside->gave_way, &e->waker->awake);
     uint32_t       n_jobs = 0;
     e->step = &aside->step;
     note_starts(e);
@@ -497,21 +497,27 @@ static void run_piece(td_engine *e) {
     td_scheduler_end_aside(scheduler);
 }
 
-/* Encode the image that comes next, or end the requests that wait for it. */
+/* Go on with the image that is encoded. One that fails twice ends the requests that wait for it. */
 static void encode(td_engine *e) {
-    const td_known_image *k = e->scheduler.image.known;
-    td_status             st = td_images_encode(e);
-    if (st != TD_OK && !td_model_is_lost(e->placed.model, NULL)) {
-        td_warn("an image of %u tokens cannot be encoded (%s): trying once more", k->n_tokens,
-                td_model_why(e->placed.model, st));
-        st = td_images_encode(e);
-    }
+    td_status st = td_images_run_piece(e);
     if (st == TD_OK || td_model_is_lost(e->placed.model, NULL)) return;
-    char text[TD_ERROR_TEXT_MAX];
+    const td_known_image *k = e->images.under_way;
+    char                  text[TD_ERROR_TEXT_MAX];
     snprintf(text, sizeof text, "an image could not be encoded twice: %s", td_model_why(e->placed.model, st));
     td_err("%s", text);
     for (uint32_t i = e->scheduler.n_running; i-- > 0;)
         if (td_request_images_reads(&e->scheduler.running[i]->images, k)) send_error(e, e->scheduler.running[i], st, text);
+    td_images_leave(e);
+}
+
+/* A piece of the step that is aside, or of an image that is encoded; of both in turn. */
+static void run_between(td_engine *e) {
+    td_scheduler *s = &e->scheduler;
+    const bool    is_aside = s->aside.step.n_entries, encodes = s->image.known || e->images.under_way;
+    const bool    turns = is_aside && encodes;
+    if (is_aside && !(turns && e->images.has_turn)) run_piece(e);
+    if (encodes && (!turns || e->images.has_turn)) encode(e);
+    e->images.has_turn = turns && !e->images.has_turn;
 }
 
 /* Run a step, and a piece of the one that is aside. @return false: there was nothing to run. */
@@ -520,14 +526,14 @@ static bool run_step(td_engine *e) {
     uint64_t      begin = td_trace_begin();
     td_stats_phase(&e->stats, TD_STEP_SCHEDULING, NULL);
     td_page_exchange_take_in(&e->exchange);
+    if (td_images_unwanted(e)) td_images_leave(e);
     bool work = td_scheduler_build(s);
     td_trace_end(begin, &(td_trace_label){
                             TD_TRACE_ENGINE, "schedule", {"running", "prefill tokens"}, {s->n_running, s->step.n_prefill}});
     if (!work) return false;
     publish(e);
     if (s->step.n_entries) run_whole(e);
-    if (s->aside.step.n_entries) run_piece(e);
-    if (s->image.known) encode(e);
+    run_between(e);
     if (s->starved) send_error(e, s->starved, TD_ENOMEM, "out of memory for what the encoder makes of an image");
     return true;
 }

@@ -14,6 +14,12 @@
 #include "model/model.h"
 #include "tests/forms.h"
 
+/* The image under way. */
+typedef struct {
+    uint32_t number, n, pieces_left;
+    float   *features; /* NULL: none is */
+} fake_image;
+
 struct td_model {
     td_model_spec       spec;
     td_model_config     config;
@@ -32,6 +38,7 @@ struct td_model {
     uint8_t            *slot_seen;
     uint64_t           *window_kv; /* [n_window_slots] of layers with a window; NULL: the model has none */
     uint32_t            n_window_slots;
+    fake_image          image;
     float              *logits;  /* [max_out, vocab] */
     uint64_t           *state;   /* [state_slots] hash of the history at a block's border; recurrent models */
     uint64_t           *open;    /* [open_slots, TD_STATE_BLOCK] KV of the rows since then */
@@ -159,18 +166,30 @@ const td_vision_config *td_model_vision(const td_model *m) {
     return m->spec.max_patches ? &m->config.vision : NULL;
 }
 
-td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
-    const uint32_t number = (uint32_t)lroundf((pixels[0] + 1) * 127.5f), n = rows * columns / 4;
-    while (atomic_load(&g_hold_encodes)) usleep(200);
-    for (size_t i = 0; i < (size_t)rows * columns * td_vision_patch_values(&m->config.vision); i++)
+td_status td_model_start_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
+    const size_t n = (size_t)rows * columns;
+    for (size_t i = 0; i < n * td_vision_patch_values(&m->config.vision); i++)
         if (pixels[i] != pixels[0]) complain("other pixels than the image's");
-    if (take_failure(&g_fail_encodes)) return TD_EDEVICE;
-    for (uint32_t at = 0; at < n; at++) {
-        features[at] = (float)fake_image_row(number, at);
-        features[n + at] = features[at] + 0.5f;
-    }
-    atomic_fetch_add(&g_encoded, 1);
+    m->image = (fake_image){.number = (uint32_t)lroundf((pixels[0] + 1) * 127.5f),
+                            .n = (uint32_t)n / 4,
+                            .features = features,
+                            .pieces_left = atomic_load(&g_pieces) ? atomic_load(&g_pieces) : 1};
     return TD_OK;
+}
+
+td_status td_model_run_image_piece(td_model *m, td_piece *piece) {
+    fake_image *image = &m->image;
+    if (!image->features) complain("no image is under way");
+    while (atomic_load(&g_hold_encodes)) usleep(200);
+    piece->ended = --image->pieces_left == 0;
+    const bool fails = take_failure(&g_fail_encodes);
+    for (uint32_t at = 0; piece->ended && !fails && at < image->n; at++) {
+        image->features[at] = (float)fake_image_row(image->number, at);
+        image->features[image->n + at] = image->features[at] + 0.5f;
+    }
+    if (piece->ended || fails) image->features = NULL;
+    if (piece->ended && !fails) atomic_fetch_add(&g_encoded, 1);
+    return fails ? TD_EDEVICE : TD_OK;
 }
 
 /* The token of a row, or what stands for it. */

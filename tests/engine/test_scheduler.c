@@ -321,7 +321,7 @@ TEST(a_long_prompt_is_set_aside) {
         uint32_t rows = f.s.aside.step.n_prefill;
         assert_true(rows <= ASIDE && (n ? rows > LEAST || r->n_tokens - r->n_computed == rows : rows == LEAST));
         longest_s = end_aside(&f, g_machine);
-        assert_true(longest_s < 1.5 * td_scheduler_piece(&f.s, NULL).budget_s);
+        assert_true(longest_s < 1.5 * td_scheduler_piece(&f.s, f.s.aside.gave_way, NULL).budget_s);
     }
 }
 
@@ -342,14 +342,14 @@ TEST(one_that_is_alone_is_set_aside) {
     add(&f, 2 * CHUNK, 2, 0);
     step(&f, g_machine);
     assert_true(!f.s.step.n_entries && f.s.aside.step.n_prefill == STEP);
-    td_piece alone = td_scheduler_piece(&f.s, &COMES);
+    td_piece alone = td_scheduler_piece(&f.s, f.s.aside.gave_way, &COMES);
     assert_true(isinf(alone.budget_s) && alone.waited_for == &COMES);
     f.s.aside.gave_way = true;
-    td_piece behind = td_scheduler_piece(&f.s, &COMES);
+    td_piece behind = td_scheduler_piece(&f.s, f.s.aside.gave_way, &COMES);
     assert_true(behind.budget_s < 0.250 && !behind.waited_for && behind.part_s == alone.part_s);
     f.s.aside.gave_way = false;
     add(&f, 20, 3, 0);
-    td_piece beside = td_scheduler_piece(&f.s, &COMES);
+    td_piece beside = td_scheduler_piece(&f.s, f.s.aside.gave_way, &COMES);
     assert_true(beside.budget_s == behind.budget_s && beside.waited_for == &COMES);
 }
 

@@ -62,6 +62,7 @@ static td_status settle_options(planner *p, const td_plan_request *r, const td_p
         return td_fail(err, TD_EINVAL, "--tensor-parallel-size %u: the machine has %u card%s", o.tensor_parallel_size, has,
                        td_plural(has));
     TD_TRY(td_engine_resolve(&o, &p->config, err));
+    if (has) p->config.model.max_patches = 0; /* no card has a vision encoder yet */
     if (has && p->config.model.kv_int8)
         return td_fail(err, TD_ENOTSUP, "cards keep no KV cache of 8 bits: leave kv-cache-dtype int8 away");
     return TD_OK;
@@ -165,25 +166,34 @@ static void count_sliding(const planner *p, td_plan *out) {
     out->kv_sliding_tokens = (uint64_t)td_window_count(w, (uint32_t)(out->kv_tokens / TD_KV_PAGE)) * TD_KV_PAGE;
 }
 
+static void count_images(const planner *p, td_plan *out) {
+    const td_model_memory *memory = &p->placed.memory;
+    if (!td_model_vision(p->placed.model)) return;
+    out->images.weights = (double)memory->encoder_weight_bytes;
+    out->images.working = (double)memory->encoder_scratch_bytes;
+    out->images.cache = (double)td_placed_model_image_bytes(&p->room, &p->placed);
+    out->images.max_tokens = td_model_get_spec(p->placed.model)->max_patches / (TD_VISION_MERGE * TD_VISION_MERGE);
+}
+
 static void list_memories(const planner *p, const td_plan_machine *m, td_plan *out) {
     const td_model_memory *memory = &p->placed.memory;
     double                 fraction = p->config.model.fraction, n = m->n_nodes;
     uint64_t               vocab = td_model_get_config(p->placed.model)->vocab;
     double                 sampling = (double)p->room.bytes_per_vocab_entry * (double)vocab;
-    double                 images = (double)td_placed_model_image_bytes(&p->room, &p->placed);
     double                 kv = (double)td_model_kv_bytes(memory, (uint32_t)(out->kv_tokens / TD_KV_PAGE));
     out->kv_token_bytes = (double)(memory->kv_bytes_per_page + memory->windows.page_bytes) / TD_KV_PAGE;
     count_sliding(p, out);
+    count_images(p, out);
     if (!out->fits) kv = (double)td_model_kv_bytes(memory, 1); /* a plan that does not fit is shown with one page */
     for (uint32_t i = 0; i < m->n_nodes; i++) {
         td_plan_memory *x = &out->memory[out->n_memories++];
         *x = (td_plan_memory){.capacity = m->node[i].memory_bytes,
                               .experts = (double)td_model_host_experts(memory) / n,
-                              .working = ((double)memory->host_scratch_bytes + sampling + images) / n};
+                              .working = ((double)memory->host_scratch_bytes + sampling + out->images.cache) / n};
         if (memory->unified_memory) {
             x->experts += (double)(memory->slots * memory->slot_bytes) / n;
-            x->weights = (double)memory->npu_weight_bytes / n;
-            x->working += (double)memory->device_scratch_bytes / n;
+            x->weights = ((double)memory->npu_weight_bytes + out->images.weights) / n;
+            x->working += ((double)memory->device_scratch_bytes + out->images.working) / n;
             x->kv = kv / n;
         }
         snprintf(x->name, sizeof x->name, "node %u", i);

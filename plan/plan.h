@@ -87,6 +87,12 @@ typedef struct {
     uint32_t       kv_window;         /* the longest such window, in tokens; 0: there are none */
     td_plan_memory memory[TD_PLAN_MEMORIES_MAX];
     uint32_t       n_memories;
+    /** Of `memory`, what the vision encoder takes, of a model that takes images: on the first card, or in the nodes; and host
+     * memory for images themselves. All 0: the model is served for text. */
+    struct {
+        double   weights, working, cache;
+        uint32_t max_tokens; /* of an image */
+    } images;
     td_plan_decode
              decode[TD_PLAN_LIST_MAX * TD_PLAN_LIST_MAX]; /* in the order of contexts, and for each context of streams */
     uint32_t n_decodes;

@@ -109,6 +109,13 @@ static json_t *changes_json(const td_plan *p) {
     return list;
 }
 
+static json_t *images_json(const td_plan *p) {
+    if (!p->images.max_tokens) return json_null();
+    return json_pack("{s:i,s:o,s:o,s:o}", "max_tokens", (int)p->images.max_tokens, "encoder_weight_bytes",
+                     number(p->images.weights), "encoder_working_bytes", number(p->images.working), "cache_bytes",
+                     number(p->images.cache));
+}
+
 void td_plan_print_json(const td_plan *p, const td_plan_machine *m, FILE *f) {
     json_t *model =
         json_pack("{s:s,s:i,s:i,s:i,s:i,s:i,s:o,s:s,s:s,s:i,s:i,s:i,s:i}", "architecture", p->architecture, "layers",
@@ -117,13 +124,14 @@ void td_plan_print_json(const td_plan *p, const td_plan_machine *m, FILE *f) {
                   "quantization", p->engine.quantization, "expert_quantization", p->expert_quantization, "deferred",
                   (int)p->engine.model.experts.max_deferred, "max_running_requests", (int)p->engine.model.max_running,
                   "chunked_prefill_size", (int)p->engine.chunk, "context_length", (int)p->context_length);
-    json_t *o = json_pack(
-        "{s:o,s:o,s:b,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:I,s:i,s:o,s:o,s:o,s:o}", "machine", machine_json(m), "model", model,
-        "fits", p->fits, "lack", p->fits ? json_null() : json_string(p->lack.text), "memory", memories_json(p), "kv_tokens",
-        (json_int_t)p->kv_tokens, "kv_tokens_most", (json_int_t)p->kv_tokens_most, "longest_sequence",
-        (json_int_t)p->longest, "room", rooms_json(p), "kv_token_bytes", number(p->kv_token_bytes), "kv_sliding_bytes",
-        number(p->kv_sliding_bytes), "kv_sliding_tokens", (json_int_t)p->kv_sliding_tokens, "kv_window", (int)p->kv_window,
-        "streaming", streaming_json(p), "decode", decodes_json(p), "prefill", prefills_json(p), "changes", changes_json(p));
+    json_t *o =
+        json_pack("{s:o,s:o,s:b,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o,s:I,s:i,s:o,s:o,s:o,s:o,s:o}", "machine", machine_json(m),
+                  "model", model, "fits", p->fits, "lack", p->fits ? json_null() : json_string(p->lack.text), "memory",
+                  memories_json(p), "kv_tokens", (json_int_t)p->kv_tokens, "kv_tokens_most", (json_int_t)p->kv_tokens_most,
+                  "longest_sequence", (json_int_t)p->longest, "room", rooms_json(p), "kv_token_bytes",
+                  number(p->kv_token_bytes), "kv_sliding_bytes", number(p->kv_sliding_bytes), "kv_sliding_tokens",
+                  (json_int_t)p->kv_sliding_tokens, "kv_window", (int)p->kv_window, "images", images_json(p), "streaming",
+                  streaming_json(p), "decode", decodes_json(p), "prefill", prefills_json(p), "changes", changes_json(p));
     json_dumpf(o, f, JSON_COMPACT | JSON_REAL_PRECISION(9));
     fputc('\n', f);
     json_decref(o);

@@ -75,6 +75,12 @@ static void print_memory(const td_plan *p, FILE *f) {
                 "and give "
                 "back those behind their windows.\n",
                 p->kv_sliding_bytes / 1024, p->kv_window, (unsigned long long)p->kv_sliding_tokens);
+    if (p->images.max_tokens)
+        fprintf(
+            f,
+            "For images of %u tokens at most, the vision encoder takes %.2f GiB of weights and %.2f of working memory, and "
+            "images %.2f of the host.\n",
+            p->images.max_tokens, p->images.weights / GIB, p->images.working / GIB, p->images.cache / GIB);
     fprintf(f, "Room for");
     for (uint32_t i = 0; i < p->n_rooms; i++)
         fprintf(f, "%s %llu stream%s of %u token%s", i ? "," : "", (unsigned long long)p->room[i].streams,

@@ -12,6 +12,7 @@ from program import SOURCE, TANDEM, tandem
 TINY = SOURCE + "/tests/data/golden/deepseek_v2_lite/config.json"
 R1 = SOURCE + "/configs/models/deepseek-r1.json"
 QWEN = SOURCE + "/configs/models/qwen3-30b-a3b.json"
+VL = SOURCE + "/configs/models/qwen3-vl-30b-a3b.json"
 OSS = SOURCE + "/configs/models/gpt-oss-20b.json"
 AK = SOURCE + "/configs/machines/kunpeng920-2x910b4.yaml"
 REFERENCE = SOURCE + "/configs/machines/kunpeng920-7263z-2x910b4-1.yaml"
@@ -67,6 +68,19 @@ class Plan(unittest.TestCase):
         self.assertAlmostEqual(sum(m["kv_bytes"] for m in p["memory"]) / kv, 1, places=6)
         p = self.plan("--model-path", QWEN, "--machine", EDGE)
         self.assertEqual((p["kv_window"], p["kv_sliding_bytes"]), (0, 0))
+
+    def test_images(self):
+        """Qwen3-VL's encoder has 0.54 billion weights of 2 bytes. Without images, and on cards yet, it takes nothing."""
+        flags = ("--model-path", VL, "--machine", EDGE, "--max-total-tokens", "65536")
+        p, text, few = self.plan(*flags), self.plan(*flags, "--max-image-tokens", "0"), self.plan(*flags, "--max-image-tokens", "1024")
+        self.assertEqual((p["images"]["max_tokens"], few["images"]["max_tokens"], text["images"]), (4096, 1024, None))
+        self.assertAlmostEqual(p["images"]["encoder_weight_bytes"] / 2 / 0.54e9, 1, delta=0.1)
+        self.assertLess(few["images"]["encoder_working_bytes"], p["images"]["encoder_working_bytes"] / 2)
+        for part, own in (("device_weight_bytes", ("encoder_weight_bytes",)), ("working_bytes", ("encoder_working_bytes", "cache_bytes"))):
+            more = sum(m[part] for m in p["memory"]) - sum(m[part] for m in text["memory"])
+            self.assertGreaterEqual(more, sum(p["images"][x] for x in own) - 1)
+        self.assertIn("the vision encoder takes %.2f GiB of weights" % (p["images"]["encoder_weight_bytes"] / 2**30), run(*flags).stdout)
+        self.assertIsNone(self.plan("--model-path", VL, "--machine", AK)["images"])
 
     def test_kv_in_8_bits(self):
         """Heads of 128 values take 136 bytes for 264; cards do not have it."""

@@ -127,6 +127,10 @@ void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     (void)m, (void)rows;
 }
 
+void td_model_drop_pieces(td_model *m) {
+    (void)m;
+}
+
 td_status td_model_run_piece(td_model *m, td_piece *piece) {
     (void)m, (void)piece;
     return TD_ENOTSUP; /* the spec has no passes in pieces */

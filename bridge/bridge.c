@@ -476,6 +476,10 @@ td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_desc *desc, t
     return TD_OK;
 }
 
+uint32_t td_bridge_port_layer(const td_bridge_port *p) {
+    return p->layer;
+}
+
 /* ---- a pass ------------------------------------------------------------------------------------ */
 
 void td_bridge_begin_pass(td_bridge *b, const td_bridge_pass *pass) {

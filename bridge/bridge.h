@@ -114,6 +114,8 @@ typedef struct {
 TD_NODISCARD td_status td_bridge_port_create(td_bridge *b, const td_bridge_port_desc *desc, td_bridge_port **out,
                                              td_error *err);
 
+uint32_t td_bridge_port_layer(const td_bridge_port *port); /* as in its description */
+
 /**
  * Per token, the top_k - D experts of highest weight are added in their own layer; the others' sum arrives with the collect
  * of the same half's next MoE layer; the last MoE layer defers nothing. (Expert deferral as published for KTransformers, but

@@ -21,6 +21,7 @@ td_resident_spec td_model_resident_spec(const td_model *m) {
                           .n_slots = m->part.resident,
                           .stream_slots = m->part.streamed,
                           .max_tok = m->spec.max_tok,
+                          .aside_row = m->spec.max_tok - m->spec.aside_tok,
                           .chaos_seed = m->probe.residency_seed ? m->probe.residency_seed : td_chaos_residency(),
                           .drop = m->spec.drop_experts};
     for (uint32_t i = 0; i < m->n_cards; i++) s.npus[i] = m->cards[i].npu;

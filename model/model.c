@@ -284,7 +284,7 @@ static td_status settle_slots(td_model *m, const td_npu_caps *caps, td_error *er
 /* Whether a pass may be left between two operations, and gone on with when others have run. Nothing runs on then, no thread
  * waits for it, and what it needs again lies in its own rows of the buffers. */
 static bool can_go_in_pieces(const td_model *m, const td_npu_caps *caps) {
-    return caps->pieces && m->n_cards == 1 && m->part.whole && !m->part.resident &&
+    return caps->pieces && m->n_cards == 1 && m->part.whole && !m->part.streamed &&
            !td_layer_caches_recurrent(&m->config, m->part.layers);
 }
 
@@ -786,7 +786,7 @@ static td_status run(td_model *m, td_pass_kind kind, const uint32_t *token, td_o
     td_pool_hold(m->expert_pool);
     if (hands_over) {
         td_bridge_pass pass = td_program_pass(p, m->cards->bucket);
-        if (m->resident) td_resident_begin_pass(m->resident);
+        if (m->resident) td_resident_begin_pass(m->resident, m->cards->bucket->whole.first_row);
         if (m->streamed) td_streamed_begin_pass(m->streamed, m->pass.share);
         td_bridge_begin_pass(m->bridge, &pass);
     }

@@ -129,6 +129,8 @@ TD_NODISCARD td_status td_model_forward(td_model *m, const td_step_rows *rows, t
  * @param rows at most spec.aside_tok, TD_ASIDE_SEQ sequences; the caller's, unchanged while the pass is of use.
  */
 void td_model_start_pieces(td_model *m, const td_step_rows *rows);
+/** Drop the pass that has been started and not ended, if there is one: nothing is kept for it any more. */
+void td_model_drop_pieces(td_model *m);
 
 /**
  * Compute the next operations, one at the least. Once the last piece has ended, and until another forward, td_model_head and

@@ -49,8 +49,14 @@ static bool ends_before(const td_op *next, uint32_t n_tok, const td_model *m, co
 
 /* ---- running ----------------------------------------------------------------------------------- */
 
+void td_model_drop_pieces(td_model *m) {
+    if (m->pieces.rows && m->resident) td_resident_hold(m->resident, NULL, 0);
+    m->pieces = (td_pass_pieces){0};
+}
+
 void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     assert(rows->n_tok >= 1 && rows->n_tok <= m->spec.aside_tok);
+    td_model_drop_pieces(m);
     m->pieces = (td_pass_pieces){.rows = rows, .bucket = td_step_buf_fill(&m->cards->aside, rows, NULL, NULL, 0)};
     td_card_model_fill_images(m->cards, rows, m->pieces.bucket->whole.first_row);
 }
@@ -86,6 +92,7 @@ static td_status go_on(td_card_model *c) {
         TD_TRY(td_card_model_enqueue_images(c, pass->rows, pass->bucket->whole.first_row));
     }
     pass->uploaded = true;
+    if (c->model->resident) TD_TRY(td_resident_enqueue_table(c->model->resident, 0, c->stream));
     TD_TRY(td_program_enqueue_again(&c->program[TD_PASS_FORWARD], c->stream, pass->bucket, &pass->cursor));
     return c->npu->ops->stream_sync(c->npu, c->stream);
 }
@@ -121,6 +128,44 @@ static td_bridge_pass bridge_pass(const td_model *m, const td_piece *piece) {
     return out;
 }
 
+/* ---- resident experts -------------------------------------------------------------------------- */
+
+static void begin_resident(const td_model *m) {
+    const td_pass_pieces *pass = &m->pieces;
+    if (!m->resident) return;
+    if (pass->uploaded)
+        td_resident_go_on(m->resident);
+    else
+        td_resident_begin_pass(m->resident, pass->bucket->whole.first_row);
+}
+
+/* Layers whose router has run, and whose experts have not all been added: those of hand-overs that are open, and one that is
+ * about to be. */
+static void hold_open_layers(const td_model *m) {
+    const td_pass_pieces *pass = &m->pieces;
+    const td_program     *p = &m->cards->program[TD_PASS_FORWARD];
+    const td_bridge_pass  all = td_program_pass(p, pass->bucket);
+    const td_step        *step;
+    const td_op          *next = td_program_next(p, pass->bucket, &pass->cursor, &step);
+    const uint32_t        end = pass->cursor.n_submitted + (next && next->kind == TD_OP_SUBMIT);
+    uint32_t              layer[TD_BRIDGE_OPEN_MAX + 1], n = 0;
+    for (uint32_t i = pass->cursor.n_collected; i < end; i++) layer[n++] = td_bridge_port_layer(all.order[i]);
+    td_resident_hold(m->resident, layer, n);
+}
+
+/* @param ok the piece ended well */
+static void end_resident(const td_model *m, const td_piece *piece, bool ok) {
+    if (!m->resident) return;
+    if (ok && !piece->ended) {
+        hold_open_layers(m);
+        return;
+    }
+    td_resident_hold(m->resident, NULL, 0);
+    td_resident_end_pass(m->resident, ok ? &m->pieces.bucket->whole : NULL);
+}
+
+/* ---- a piece ------------------------------------------------------------------------------------ */
+
 td_status td_model_run_piece(td_model *m, td_piece *piece) {
     td_card_model     *c = m->cards;
     td_pass_pieces    *now = &m->pieces;
@@ -134,6 +179,7 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     c->error.text[0] = 0;
     td_pool_hold(m->expert_pool);
     const td_bridge_pass pass = bridge_pass(m, piece);
+    begin_resident(m);
     if (m->bridge) td_bridge_begin_pass(m->bridge, &pass);
     td_status st = run_operations(c, piece), synced = c->npu->ops->stream_sync(c->npu, c->stream);
     td_status ticket = m->bridge ? td_bridge_end_pass(m->bridge) : TD_OK;
@@ -142,6 +188,7 @@ td_status td_model_run_piece(td_model *m, td_piece *piece) {
     for (uint32_t i = 0; m->bridge && i < TD_BRIDGE_OPEN_MAX; i++)
         at->done[i] = td_bridge_rows_done(m->bridge, at->n_collected - first + i);
     piece->gave_way = !piece->ended && td_piece_is_waited_for(piece);
+    end_resident(m, piece, st == TD_OK);
     if (st == TD_OK && piece->ended) {
         m->rows = now->rows;
         m->rows_aside = true;

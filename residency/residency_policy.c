@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     uint32_t n_tok;  /* counted since counts were scaled */
     uint32_t n_used; /* slots */
+    bool     held;   /* no swaps */
     /* The layer's best swap, where it is known. */
     bool              known;
     float             gain; /* in uses; 0: none pays */
@@ -126,6 +127,7 @@ static bool choose_best(td_residency_policy *p, td_residency_swap *out) {
     float gain = 0;
     for (uint32_t l = 0; l < p->c.n_layers; l++) {
         layer *y = &p->layers[l];
+        if (y->held) continue;
         if (!y->known) find_best(p, l);
         if (y->gain <= gain) continue;
         gain = y->gain;
@@ -155,11 +157,16 @@ static bool choose_at_random(td_residency_policy *p, td_residency_swap *out) {
         uint32_t l = draw(p, p->c.n_layers);
         bool     empty = p->layers[l].n_used < p->c.n_slots;
         p->rests = draw(p, 4) == 0;
+        if (p->layers[l].held) continue;
         *out = (td_residency_swap){.layer = l, .in = random_expert(p, l, true), .out = TD_RESIDENCY_NO_EXPERT};
         if (!empty) out->out = random_expert(p, l, false);
         if (out->in != TD_RESIDENCY_NO_EXPERT && (empty || out->out != TD_RESIDENCY_NO_EXPERT)) return true;
     }
     return false;
+}
+
+void td_residency_policy_hold(td_residency_policy *p, uint32_t l, bool held) {
+    p->layers[l].held = held;
 }
 
 bool td_residency_policy_next(td_residency_policy *p, td_residency_swap *out) {

@@ -107,6 +107,9 @@ void td_residency_policy_end_upload(td_residency_policy *p, uint32_t layer, uint
  * have come is absent again, with no upload to end. */
 void td_residency_policy_end_leave(td_residency_policy *p, const td_residency_swap *s, bool stays);
 
+/** A layer that is held has no swaps: its experts stay where they are until it is let go. */
+void td_residency_policy_hold(td_residency_policy *p, uint32_t layer, bool held);
+
 /** Before the first step: an absent expert is resident, in a slot that was empty. */
 void td_residency_policy_place(td_residency_policy *p, uint32_t layer, uint16_t expert);
 

@@ -13,6 +13,8 @@
 
 typedef enum { READ, COPY, DROP } swap_step;
 
+enum { WHOLE, ASIDE, PASSES }; /* that may be under way: one is in pieces, others run between these */
+
 typedef struct {
     td_residency_swap swap;
     uint16_t          slot;
@@ -38,8 +40,9 @@ struct td_resident_experts {
     uint16_t            *slot_of;    /* [n_layers, n_experts] numbers of slots, also of experts that are loading */
     uint16_t            *free_slots; /* [n_layers, n_slots] */
     uint32_t            *n_free;     /* [n_layers] */
-    uint16_t            *chosen;     /* [n_layers, max_tok, top_k] of the pass */
-    uint32_t            *n_chosen;   /* [n_layers] rows of it; 0: the pass does not have the layer */
+    uint16_t            *chosen;     /* [n_layers, max_tok, top_k] of the passes under way */
+    uint32_t            *n_chosen;   /* [PASSES, n_layers] rows of it; 0: the pass does not have the layer */
+    bool                *held;       /* [n_layers] */
     uint64_t             begun_ns;
     uint64_t             pass_begun_ns, pass_ns; /* of the pass under way; how long the one before took */
     /* steps of swaps: a ring, begun by the launching thread, ended by the uploads' */
@@ -224,9 +227,12 @@ static bool take_step(td_resident_experts *r, const upload *u) {
     return u->step == READ ? take_read(r, u) : u->step == COPY && take_copy(r, u);
 }
 
+/* Up to the first one in a layer that is held. */
 static void take_ended(td_resident_experts *r) {
     while (r->n_taken != atomic_load_explicit(&r->n_ended, memory_order_acquire)) {
-        upload u = r->ring[r->n_taken++ % TD_FILLS_OPEN];
+        upload u = r->ring[r->n_taken % TD_FILLS_OPEN];
+        if (r->held[u.swap.layer]) return;
+        r->n_taken++;
         if (take_step(r, &u)) {
             u.step++;
             begin_step(r, &u);
@@ -262,20 +268,35 @@ static bool may_begin(const td_resident_experts *r) {
 
 /* ---- passes --------------------------------------------------------------------------------------- */
 
-void td_resident_begin_pass(td_resident_experts *r) {
+/* [n_layers] of the pass that has the row. */
+static uint32_t *chosen_rows(const td_resident_experts *r, uint32_t row) {
+    return r->n_chosen + (row >= r->s.aside_row ? ASIDE : WHOLE) * (size_t)r->s.n_layers;
+}
+
+void td_resident_begin_pass(td_resident_experts *r, uint32_t first_row) {
+    memset(chosen_rows(r, first_row), 0, r->s.n_layers * sizeof *r->n_chosen);
+    td_resident_go_on(r);
+}
+
+void td_resident_go_on(td_resident_experts *r) {
     td_residency_swap swap;
     r->pass_begun_ns = td_trace_now();
-    memset(r->n_chosen, 0, r->s.n_layers * sizeof *r->n_chosen);
     td_residency_policy_begin_step(r->policy);
     take_ended(r);
     while (may_begin(r) && td_residency_policy_next(r->policy, &swap)) begin_swap(r, &swap);
+}
+
+void td_resident_hold(td_resident_experts *r, const uint32_t *layer, uint32_t n) {
+    memset(r->held, 0, r->s.n_layers * sizeof *r->held);
+    for (uint32_t i = 0; i < n; i++) r->held[layer[i]] = true;
+    for (uint32_t l = 0; l < r->s.n_layers; l++) td_residency_policy_hold(r->policy, l, r->held[l]);
 }
 
 void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids) {
     assert(layer < r->s.n_layers && first_row + n_tok <= r->s.max_tok);
     memcpy(r->chosen + ((size_t)layer * r->s.max_tok + first_row) * r->s.top_k, ids,
            (size_t)n_tok * r->s.top_k * sizeof *ids);
-    r->n_chosen[layer] += n_tok;
+    chosen_rows(r, first_row)[layer] = first_row + n_tok - (first_row >= r->s.aside_row ? r->s.aside_row : 0);
 }
 
 /* Choices of the layer are counted, and the mark goes. Of what the device computed, what was not resident was streamed. */
@@ -298,8 +319,8 @@ void td_resident_end_pass(td_resident_experts *r, const td_step *step) {
     if (!step) return;
     const td_step_arrays *a = &step->host;
     for (uint32_t l = 0; l < r->s.n_layers; l++) {
-        uint16_t *ids = r->chosen + (size_t)l * r->s.max_tok * r->s.top_k;
-        if (r->n_chosen[l] != a->counts->n_tok) continue;
+        uint16_t *ids = r->chosen + ((size_t)l * r->s.max_tok + step->first_row) * r->s.top_k;
+        if (chosen_rows(r, step->first_row)[l] != a->counts->n_tok) continue;
         unmark(r, l, ids, (size_t)a->counts->n_tok * r->s.top_k);
         for (uint32_t q = 0; q < a->counts->n_seq; q++)
             td_residency_policy_count(r->policy, l, a->seq_start[q + 1] - a->seq_start[q],
@@ -374,8 +395,9 @@ static td_status open_memory(td_resident_experts *r, td_error *err) {
     r->free_slots = malloc(slots * sizeof *r->free_slots);
     r->n_free = malloc(s->n_layers * sizeof *r->n_free);
     r->chosen = calloc((size_t)s->n_layers * s->max_tok * s->top_k, sizeof *r->chosen);
-    r->n_chosen = calloc(s->n_layers, sizeof *r->n_chosen);
-    if (!r->slot_of || !r->free_slots || !r->n_free || !r->chosen || !r->n_chosen)
+    r->n_chosen = calloc((size_t)PASSES * s->n_layers, sizeof *r->n_chosen);
+    r->held = calloc(s->n_layers, sizeof *r->held);
+    if (!r->slot_of || !r->free_slots || !r->n_free || !r->chosen || !r->n_chosen || !r->held)
         return td_fail(err, TD_ENOMEM, "out of memory for the experts on the device");
     memset(r->slot_of, 0xff, td_resident_table_bytes(s)); /* TD_NO_SLOT */
     for (uint32_t l = 0; l < s->n_layers; l++) {
@@ -454,6 +476,7 @@ void td_resident_close(td_resident_experts *r) {
     free(r->n_free);
     free(r->chosen);
     free(r->n_chosen);
+    free(r->held);
     free(r);
 }
 

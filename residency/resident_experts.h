@@ -50,6 +50,7 @@ typedef struct {
     uint32_t         n_slots; /* of a layer, top_k .. n_experts; of all cards together, a multiple of their number */
     uint32_t stream_slots;    /* of streamed experts (streamed_experts.h), on each card, behind the slots of all layers */
     uint32_t max_tok;         /* rows of a pass */
+    uint32_t aside_row;       /* from this one on they are those of passes in pieces; max_tok: there are none */
     uint64_t chaos_seed;      /* random swaps, for tests of determinism; 0: the policy's */
     bool     drop;            /* what is resident leaves host memory (td_experts_drop): td_resident_fill comes first */
 } td_resident_spec;
@@ -91,13 +92,23 @@ float           td_resident_uses(const td_resident_experts *r, uint32_t layer, u
 /** The first operation of a card's pass: its table to the device. Nothing with unified memory. */
 TD_NODISCARD td_status td_resident_enqueue_table(td_resident_experts *r, uint32_t card, td_npu_stream *s);
 
-/** Before a pass is launched, and after its stream was synchronised; on the thread that launches. */
-void td_resident_begin_pass(td_resident_experts *r);
+/** Before a pass is launched, and after its stream was synchronised; on the thread that launches.
+ * @param first_row the step's: 0, or aside_row. */
+void td_resident_begin_pass(td_resident_experts *r, uint32_t first_row);
 /** @param step the whole step's; NULL: the pass failed, and is not counted. */
 void td_resident_end_pass(td_resident_experts *r, const td_step *step);
 
-/** What the routers chose for rows first_row .. first_row + n_tok - 1; called once for each layer and half of a pass, by any
- * thread, between begin_pass and end_pass. @param ids [n_tok, top_k], read during the call only. */
+/**
+ * Of a pass in pieces, in the place of begin_pass for all pieces but the first: whole passes may have come between. The
+ * table may have changed, so each piece begins with td_resident_enqueue_table. In layers that are held it has not.
+ */
+void td_resident_go_on(td_resident_experts *r);
+/** A pass is left in a layer between its router and the end of its experts: the marks of its ids hold good as long as the
+ * layer is held. @param layer [n] that are held from now on, and no others. */
+void td_resident_hold(td_resident_experts *r, const uint32_t *layer, uint32_t n);
+
+/** What the routers chose for rows first_row .. first_row + n_tok - 1; called for each layer and half of a pass, by any
+ * thread, between begin_pass and end_pass, for half 1 last. @param ids [n_tok, top_k], read during the call only. */
 void td_resident_chosen(td_resident_experts *r, uint32_t layer, uint32_t first_row, uint32_t n_tok, const uint16_t *ids);
 
 /** While a stream of a card is captured, nobody may synchronise another: uploads rest between these. One card at a time. */

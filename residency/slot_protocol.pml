@@ -11,6 +11,9 @@
  * the device and reads of files may fail. Checked: who reads a slot finds the expert that the table says, whole; who reads the
  * CPU's copy finds it in memory; nothing is written or given back while it is read; no slot is lost or had by two; no deadlock.
  *
+ * A pass in pieces reads a layer with other passes between, while the layer is held (td_resident_hold): no step of a swap of
+ * that layer is begun or taken then. So to the layer, which is all that is here, it is one pass that takes longer.
+ *
  * Memory is sequentially consistent here: in C n_begun and n_ended publish what was written before. How a thread sleeps is
  * bridge/ticket_protocol.pml's.
  *

@@ -533,6 +533,7 @@ static bool run_step(td_engine *e) {
     if (!work) return false;
     publish(e);
     if (s->step.n_entries) run_whole(e);
+    if (!s->aside.step.n_entries) td_model_drop_pieces(e->placed.model);
     run_between(e);
     if (s->starved) send_error(e, s->starved, TD_ENOMEM, "out of memory for what the encoder makes of an image");
     return true;

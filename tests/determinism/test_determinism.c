@@ -284,7 +284,8 @@ static bool goes_in_pieces(void) {
     char path[4096];
     snprintf(path, sizeof path, TD_SOURCE_DIR "/%s", g_model->path);
     td_model_config c = config_of(path);
-    bool            elsewhere = is_card() || getenv("TD_TEST_CARDS") || getenv("TD_TEST_RESIDENT");
+    const char     *resident = getenv("TD_TEST_RESIDENT");
+    bool            elsewhere = is_card() || getenv("TD_TEST_CARDS") || (resident && !strcmp(resident, "streams"));
     return !elsewhere && !td_layer_caches_recurrent(&c, td_all_layers(&c));
 }
 

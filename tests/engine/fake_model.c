@@ -463,6 +463,10 @@ void td_model_start_pieces(td_model *m, const td_step_rows *rows) {
     m->gave_way = false;
 }
 
+void td_model_drop_pieces(td_model *m) {
+    m->aside = NULL;
+}
+
 td_status td_model_run_piece(td_model *m, td_piece *piece) {
     const td_step_rows *rows = m->aside;
     if (!rows) complain("there is no pass in pieces");

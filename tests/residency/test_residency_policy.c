@@ -46,6 +46,7 @@ typedef struct {
     double               uses[LAYERS][EXPERTS];
     td_expert_state      state[LAYERS][EXPERTS];
     bool                 chosen[LAYERS][EXPERTS];
+    bool                 held[LAYERS];
     bool                 pays; /* whether its swaps must */
     uint32_t             n_swaps;
 } watched;
@@ -71,6 +72,7 @@ static uint32_t slots_taken(const watched *w, uint32_t layer) {
 /* A swap that was proposed, against all rules. */
 static void take(watched *w, const td_residency_swap *s) {
     assert_in_range(s->layer, 0, LAYERS - 1);
+    assert_false(w->held[s->layer]);
     assert_in_range(s->in, 0, EXPERTS - 1);
     td_expert_state *state = w->state[s->layer];
     const double    *uses = w->uses[s->layer];
@@ -112,6 +114,7 @@ static void run(watched *w, uint32_t n_steps) {
         td_residency_swap s;
         td_residency_policy_begin_step(w->policy);
         memset(w->chosen, 0, sizeof w->chosen);
+        for (uint32_t l = 0; l < LAYERS; l++) td_residency_policy_hold(w->policy, l, w->held[l] = draw(6) == 0);
         for (uint32_t i = draw(3); i > 0 && td_residency_policy_next(w->policy, &s); i--) take(w, &s);
         for (uint32_t l = 0; l < LAYERS; l++) {
             uint32_t n = 1 + draw(3);

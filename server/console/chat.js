@@ -3,6 +3,7 @@ import { events, request } from "./api.js";
 import { byId } from "./elements.js";
 import { number, say } from "./language.js";
 import { readOptions, showDefaults, systemPrompt } from "./options.js";
+import { addedPictures, forgetPictures, offerPictures } from "./pictures.js";
 import { AnswerTurn, ToolTurn, UserTurn } from "./turn.js";
 
 const NEAR_END = 60; // pixels: who is so near the end of the page is taken along
@@ -139,8 +140,8 @@ export const isRunning = () => running !== null;
 
 /* ---- what a person does ---- */
 
-const userTurn = (text) => {
-  const turn = new UserTurn(text, (edited) => answer(() => (cut(turn), add(userTurn(edited)))));
+const userTurn = (text, pictures) => {
+  const turn = new UserTurn(text, pictures, (edited) => answer(() => (cut(turn), add(userTurn(edited, pictures)))));
   return turn;
 };
 
@@ -155,10 +156,11 @@ function sendResults(turn, results) {
 }
 
 async function sendMessage() {
-  const text = message.value;
-  if (!text.trim() || running) return;
-  if (await answer(() => add(userTurn(text)))) {
+  const text = message.value, pictures = addedPictures();
+  if (!(text.trim() || pictures.length) || running) return;
+  if (await answer(() => add(userTurn(text, pictures)))) {
     message.value = "";
+    forgetPictures();
     fitMessage();
   }
 }
@@ -179,6 +181,7 @@ export function setModel(name, info) {
   model = name;
   say(byId("empty-title"), "empty", { model: name });
   byId("no-template").hidden = info.has_chat_template !== false;
+  offerPictures(info.has_image_understanding === true);
   showDefaults(info.preferred_sampling_params ?? {});
 }
 

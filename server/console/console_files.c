@@ -29,6 +29,7 @@
     X(chat, "chat.js", SCRIPT)           \
     X(options, "options.js", SCRIPT)     \
     X(turn, "turn.js", SCRIPT)           \
+    X(pictures, "pictures.js", SCRIPT)   \
     X(markdown, "markdown.js", SCRIPT)   \
     X(inline, "inline.js", SCRIPT)       \
     X(copying, "copying.js", SCRIPT)     \

@@ -3,6 +3,7 @@ import { copyButton } from "./copying.js";
 import { element } from "./elements.js";
 import { duration, label, number, say } from "./language.js";
 import { MarkdownView } from "./markdown.js";
+import { contentOf, pictureRow } from "./pictures.js";
 
 const button = (key, act) => say(element("button", { type: "button", class: "quiet", click: act }), key);
 
@@ -26,11 +27,11 @@ class Turn {
 
 export class UserTurn extends Turn {
   /** @param onEdit called with a new text, which is to be answered instead. */
-  constructor(text, onEdit) {
+  constructor(text, pictures, onEdit) {
     super("user", "you");
     this.text = text;
-    this.message = { role: "user", content: text };
-    this.body.textContent = text;
+    this.message = { role: "user", content: contentOf(text, pictures) };
+    this.body.append(pictureRow(pictures) ?? "", text);
     this.actions.append(copyButton(() => this.text), button("edit", () => this.edit(onEdit)));
   }
 

@@ -248,6 +248,64 @@ class Chat(Browser):
         page.wait(lambda: page.text("figure.code button") == "Copied", "copied")
         self.assertEqual(page.driver.execute_async_script("const done = arguments[0]; navigator.clipboard.readText().then(done, (e) => done(String(e)))"), "int x;")
 
+    def hand_over(self, event, *files):
+        """Drops or pastes files: names, with a picture of a colour for those that end in .png."""
+        self.page.driver.execute_async_script("""
+            const [kind, names, done] = arguments;
+            const transfer = new DataTransfer();
+            const fileOf = async (name) => {
+              const canvas = new OffscreenCanvas(64, 96);
+              canvas.getContext("2d").fillRect(8, 8, 20, 20);
+              return new File([name.endsWith(".png") ? await canvas.convertToBlob() : "no picture"], name);
+            };
+            (async () => {
+              for (const name of names) transfer.items.add(await fileOf(name));
+              const event = kind === "paste" ? new ClipboardEvent(kind, { clipboardData: transfer, bubbles: true, cancelable: true })
+                                             : new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
+              document.getElementById("message").dispatchEvent(event);
+              done();
+            })();""", event, list(files))
+
+    def test_pictures(self):
+        """Dropped, pasted and chosen; taken away; sent with a text and without; kept when the text is edited."""
+        page = self.open(model="/models/fake-images")
+        shown = lambda n: page.wait(lambda: len(page.all("#pictures canvas")) == n, f"{n} pictures")
+        self.assertFalse(page.visible("#pictures"))
+        self.hand_over("drop", "a.png", "b.png")
+        shown(2)
+        self.hand_over("paste", "c.png")
+        shown(3)
+        page.one("#picture-files").send_keys(os.path.join(SOURCE, "tests/data/images/one-pixel"))
+        shown(4)
+        for n in (3, 2):
+            page.click("#pictures li:first-child button")
+            shown(n)
+        self.assertEqual(page.run("return document.activeElement.id"), "message")
+        self.assertEqual(page.ask("look"), "[6][4]look")  # 64 x 96 are 6 tokens; one pixel is made 64 x 64
+        self.assertEqual((len(page.all(".user canvas")), page.all("#pictures canvas")), (2, []))
+        page.click(".user .actions button:last-child")
+        page.fill(".edit textarea", "look again")
+        page.click(".edit [type=submit]")
+        page.wait(lambda: page.text(".user .body").endswith("look again"), "edited")
+        page.answered()
+        self.assertEqual(page.text(".assistant .markdown"), "[6][4]look again")
+        self.hand_over("drop", "a.png")
+        shown(1)
+        page.click("#send")
+        page.wait(lambda: len(page.all(".assistant")) == 2, "a picture without a text")
+        page.answered()
+        self.assertEqual(page.text(".assistant .markdown"), "[6]")
+        self.hand_over("drop", "x.txt")
+        page.wait(lambda: page.visible("#problem"), "what it is not")
+        self.assertEqual(page.text("#problem"), "That is no picture: PNG, JPEG and WebP are.")
+
+    def test_no_pictures_for_a_model_that_takes_none(self):
+        page = self.open()
+        self.assertFalse(page.visible("#add-pictures"))
+        self.hand_over("paste", "a.png")
+        page.ask("hello")
+        self.assertEqual(page.all("canvas"), [])
+
     def test_errors_in_words(self):
         page = self.open()
         page.send("!error after three tokens")

@@ -10,6 +10,7 @@
 #include "core/log/trace.h"
 #include "core/machine/cpu.h"
 #include "core/plural.h"
+#include "kernels/kernels.h"
 
 /* Bytes that are read and operations of both kinds: work that was done, or what can be done in a second, of which 0 means
  * that nobody has measured it; or shares of that. */
@@ -111,6 +112,18 @@ void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const
                         .time_s = time_s,
                         .bound = bound,
                         .fraction = bound_s / time_s});
+}
+
+void td_bench_print_floats(td_bench *b, const char *shape, uint32_t m, const char *bound, double time_s, double ops,
+                           double peak_per_s) {
+    print_row(b, &(row){.shape = shape,
+                        .m = m,
+                        .kernel = td_kernels_here()->math->name,
+                        .threads = td_pool_workers(b->pool),
+                        .time_s = time_s,
+                        .gops = 1e-9 * ops / time_s,
+                        .bound = bound,
+                        .fraction = ops / peak_per_s / time_s});
 }
 
 void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction) {

@@ -96,6 +96,11 @@ void td_bench_print_bound(td_bench *b, const char *shape, uint32_t threads, cons
 void td_bench_print_time(td_bench *b, const char *shape, uint32_t threads, const char *kernel, double time_s,
                          const char *bound, double bound_s);
 
+/** Print a row of m rows that does `ops` float operations, two per multiply-add. @param peak_per_s of them. @param bound its
+ * name. */
+void td_bench_print_floats(td_bench *b, const char *shape, uint32_t m, const char *bound, double time_s, double ops,
+                           double peak_per_s);
+
 /** Print a row whose bound is the disk. */
 void td_bench_print_disk(td_bench *b, const char *shape, const char *kernel, double time_s, double gbps, double fraction);
 
@@ -120,6 +125,7 @@ TD_NODISCARD td_status td_bench_attention(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_experts(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_decode(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_prefill(td_bench *b, td_error *err);
+TD_NODISCARD td_status td_bench_vision(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_link(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_load(td_bench *b, td_error *err);
 TD_NODISCARD td_status td_bench_residency(td_bench *b, td_error *err);

@@ -48,6 +48,7 @@ static const suite SUITES[] = {
      "whole steps of generating, by streams and context (--model-path)"},
     {"prefill", td_bench_prefill, CONFIG | FILTER | EXPERTS | DEVICE | SKIP | MOVING | STREAMING,
      "whole steps of a prompt (--model-path)"},
+    {"vision", td_bench_vision, CONFIG | FILTER, "pictures through a model's vision encoder, on the host (--model-path)"},
     {"load", td_bench_load, CONFIG | FILTER,
      "a folder of tandem quantize to memory and to the first token, cached and from disk (--model-path FOLDER)"},
     {"link", td_bench_link, FILTER | DEVICE,
@@ -79,7 +80,7 @@ static const td_flag FLAGS[] = {
     {{"rounds"}, TD_FLAG_U32, B(rounds), .min = 1, .max = TD_BENCH_ROUNDS_MAX, .arg = "N", .by_default = "5",
      .help = "A row is their median."},
     {{"device"}, TD_FLAG_TEXT, B(device), .arg = "NAME", .choices = td_device_flag_texts.names, .by_default = "host",
-     .help = "Of all suites but pool, experts, load and residency. On a card that measures itself a row stands against the card's own bounds; "
+     .help = "Of all suites but pool, experts, vision, load and residency. On a card that measures itself a row stands against the card's own bounds; "
              "on one that cannot it has no fraction. apart is for tests: the host with a memory of its own; its times mean nothing, and "
              "what a step copies to it and from it is printed."},
     {{"base-gpu-id"}, TD_FLAG_U32, B(first_card), .max = TD_CARDS_MAX - 1, .arg = "N", .by_default = "0",

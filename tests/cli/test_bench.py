@@ -77,6 +77,13 @@ class Bench(unittest.TestCase):
         self.assertIn("intermediate size 100000: at most 65536 is supported", p.stderr)
         self.assertRegex(said, r"^tandem bench: the model takes \d+\.\d\d GiB, but only \d+\.\d\d GiB of memory are available\n$")
 
+    def test_vision(self):
+        rows = self.rows("vision", "--model-path", SOURCE + "/tests/data/golden/qwen3_vl_moe/config.json", "--threads", "2", "--filter", "256 x 256",
+                         bounds=("f32", "bf16"), zeros=("gbps",))
+        self.assertEqual([(r["shape"], r["m"]) for r in rows], [("picture of 256 x 256", 64 * 64)])
+        p = bench("vision", "--model-path", TINY)
+        self.assertEqual((p.returncode, p.stderr), (1, "tandem bench: DeepseekV2ForCausalLM has no vision encoder that is served\n"))
+
     def test_link(self):
         rows = self.rows("link", "--threads", "2", "--device", "apart", "--filter", "KiB", bounds=("link",), zeros=("gops",))
         self.assertEqual(len(rows), 8)

@@ -172,7 +172,7 @@ static void warn_of_retry(const td_engine *e, td_status st) {
 
 td_status td_images_run_piece(td_engine *e) {
     td_engine_images *i = &e->images;
-    td_piece          piece = td_scheduler_piece(&e->scheduler, i->gave_way, &e->waker->awake);
+    td_piece          piece = td_scheduler_image_piece(&e->scheduler, i->gave_way, &e->waker->awake);
     const uint64_t    begin = td_trace_begin();
     const double      begin_s = td_now_s();
     td_stats_phase(&e->stats, TD_STEP_ENCODING, NULL);

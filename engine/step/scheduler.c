@@ -471,6 +471,16 @@ td_piece td_scheduler_piece(const td_scheduler *s, bool gave_way, const atomic_b
     return piece;
 }
 
+td_piece td_scheduler_image_piece(const td_scheduler *s, bool gave_way, const atomic_bool *waited_for) {
+    td_piece piece = td_scheduler_piece(s, gave_way, waited_for);
+    bool     streams = false;
+    for (uint32_t i = 0; i < s->n_running; i++) streams = streams || td_request_generates(s->running[i]);
+    if (!streams || s->streams_s == 0 || s->config.max_step_s == 0) return piece;
+    if (piece.budget_s > s->streams_s) piece.budget_s = s->streams_s;
+    if (piece.part_s > piece.budget_s / PARTS_A_PIECE) piece.part_s = piece.budget_s / PARTS_A_PIECE;
+    return piece;
+}
+
 /* ---- sharing out ----------------------------------------------------------------------------- */
 
 typedef struct {
@@ -619,6 +629,7 @@ static void commit_rows(td_scheduler *s, const td_scheduled_step *step) {
 void td_scheduler_commit(td_scheduler *s, double seconds) {
     bool streams = s->step.rows.n_tok > s->step.n_prefill;
     td_step_speed_observe(&s->speed, s->step.n_prefill, s->step.prompt_work, streams, seconds);
+    if (!s->step.n_prefill) s->streams_s = seconds;
     commit_rows(s, &s->step);
 }
 

@@ -106,8 +106,9 @@ typedef struct {
     uint32_t            n_retracted; /* waiting requests that ran before */
     uint64_t            retractions; /* since open */
     td_step_speed       speed;
-    uint32_t           *given; /* [max_running] prompt rows of the step, by running request */
-    td_scheduled_step   step;  /* the newest that goes whole */
+    double              streams_s; /* what the last step took that had rows of generating requests alone; 0: none has been */
+    uint32_t           *given;     /* [max_running] prompt rows of the step, by running request */
+    td_scheduled_step   step;      /* the newest that goes whole */
     td_aside_step       aside;
     td_step_entry       aside_entry;  /* its only one */
     td_step_speed       aside_speed;  /* of operations, not of steps */
@@ -152,9 +153,12 @@ void td_scheduler_commit(td_scheduler *s, double seconds);
 void td_scheduler_commit_aside(td_scheduler *s);
 void td_scheduler_end_aside(td_scheduler *s); /* nothing is aside any more */
 
-/** The next piece of the step aside, or of an image. @param gave_way the last one did, to a request that came. @param waited_for
- * set when requests come, or are cancelled. */
+/** The next piece of the step aside. @param gave_way the last one did, to a request that came. @param waited_for set when
+ * requests come, or are cancelled. */
 td_piece td_scheduler_piece(const td_scheduler *s, bool gave_way, const atomic_bool *waited_for);
+
+/** The same of an image: beside streams it takes no longer than their step, so that they keep half their speed. */
+td_piece td_scheduler_image_piece(const td_scheduler *s, bool gave_way, const atomic_bool *waited_for);
 
 /** The step has failed, and its requests have states that it may have written: they wait again, without their pages. */
 void td_scheduler_retract_step(td_scheduler *s);

@@ -353,6 +353,19 @@ TEST(one_that_is_alone_is_set_aside) {
     assert_true(beside.budget_s == behind.budget_s && beside.waited_for == &COMES);
 }
 
+/* Beside streams a piece of an image takes as long as a step of theirs; else, as long as one of a prompt. */
+TEST(pieces_of_images) {
+    AT_END(close_fixture) fixture f;
+    open_with(&f, 0.250, ASIDE);
+    add(&f, 10, 2, 0);
+    add(&f, 10, 3, 0);
+    assert_true(td_scheduler_image_piece(&f.s, true, NULL).budget_s == td_scheduler_piece(&f.s, true, NULL).budget_s);
+    add_streams(&f, 2);
+    td_piece beside = td_scheduler_image_piece(&f.s, false, NULL);
+    assert_true(beside.budget_s == f.step_s && beside.part_s < f.step_s &&
+                f.step_s < td_scheduler_piece(&f.s, false, NULL).budget_s);
+}
+
 /* Short prompts come into the steps beside it; a second long one waits. */
 TEST(prompts_beside_a_step_aside) {
     AT_END(close_fixture) fixture f;

@@ -3,16 +3,19 @@ real, each in a process of its own. An answer repeats the last turn, with "[n]" 
 import base64
 import io
 import json
+import os
 import re
 import socket
 import struct
+import tempfile
 import unittest
 import zlib
 
 import anthropic
 from PIL import Image
-from server_process import PATIENCE, Gate, OpenaiTest, Server
+from server_process import PATIENCE, TANDEM, Gate, OpenaiTest, Server
 
+SOURCE = os.environ.get("TD_SOURCE_DIR", "")
 MODEL = "/models/fake-images"
 IMAGE = 260  # the token
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -356,6 +359,7 @@ class Counts(ImagesTest):
         self.post("/v1/chat/completions", {"messages": [user(part(SMALL), part(WIDE))]})
         self.post("/v1/chat/completions", {"messages": [user(part(SMALL), part(SMALL[:-20]))]}, 400)
         self.post("/tokenize", {"messages": [user(part(SMALL))]})
+        self.server.wait_metric("tandem:image_tokens_held", 0)  # a request may end a little behind its answer
         after = now()
         self.assertEqual([self.server.metric(f"tandem:{n}") for n in ("images_encoded_total", "image_encode_seconds_total", "image_cache_bytes", "image_cache_bytes_max",
                                                                      "image_cache_evictions_total")], [3, 1.5, 7000, 9000, 1])
@@ -411,6 +415,59 @@ class Threads(unittest.TestCase):
         status, answer, _ = self.server.request("POST", "/v1/chat/completions", {"messages": [user(part(WIDE))]})
         self.assertEqual((status, answer["choices"][0]["message"]["content"]), (200, "[6]"))
         self.assertEqual(self.server.metric("sglang:num_requests_total"), before + 1)
+
+
+class Program(unittest.TestCase):
+    """The whole program: a small Qwen3-VL-MoE with random weights, and the demo model's tokens with one more."""
+    TEMPLATE = ("{% for m in messages %}<|user|>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+                "{% if p.type == 'image' %}<|image_pad|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}<|assistant|>")
+
+    def folder(self):
+        d = tempfile.TemporaryDirectory()
+        self.addCleanup(d.cleanup)
+        def write(name, value):
+            with open(f"{d.name}/{name}", "w") as f:
+                json.dump(value, f)
+        def read(name):
+            with open(f"{SOURCE}/{name}") as f:
+                return json.load(f)
+        config, tokens = read("tests/data/golden/qwen3_vl_moe/config.json"), read("models/tale-v3-14m/tokenizer.json")
+        n = len(tokens["model"]["vocab"])
+        config["text_config"]["vocab_size"] = n + 8
+        config["image_token_id"] = n
+        tokens["added_tokens"].append({**tokens["added_tokens"][-1], "id": n, "content": "<|image_pad|>"})
+        write("config.json", config)
+        write("tokenizer.json", tokens)
+        write("tokenizer_config.json", {"chat_template": self.TEMPLATE})
+        write("preprocessor_config.json", {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
+                                           "size": {"shortest_edge": 256, "longest_edge": 16384}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3})
+        return d.name
+
+    def test_images_are_seen(self):
+        """The same images give the same answer, others another one; an image is encoded once, and pages are those of its content."""
+        def picture(colour):
+            out = io.BytesIO()
+            Image.new("RGB", (64, 64), colour).save(out, "PNG")
+            return part(out.getvalue())
+        red, blue = picture("red"), picture("blue")
+        with Server("--load-format", "dummy", "--cpuinfer", "2", "--context-length", "512", "--skip-server-warmup", program=[TANDEM], model=self.folder()) as server:
+            def ask(*pictures):
+                status, answer, _ = server.request("POST", "/v1/chat/completions", {"messages": [user(*[p for one in pictures for p in (text("a story"), one)])], "temperature": 0,
+                                                                                   "max_tokens": 4, "logprobs": True})
+                self.assertEqual(status, 200, answer)
+                said = [token["logprob"] for token in answer["choices"][0]["logprobs"]["content"]]
+                return said, answer["usage"]["prompt_tokens"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            one = ask(red)
+            self.assertEqual(ask(red), one)
+            other = ask(blue)
+            self.assertNotEqual(other[0], one[0])
+            self.assertEqual(other[1], one[1])
+            said, n, cached = ask(red, blue)
+            self.assertEqual((n - one[1] > 64, cached), (True, 0))
+            self.assertEqual(ask(red, blue), (said, n, 128))
+            self.assertEqual(ask(red, red)[2], 0)
+            self.assertEqual(server.metric("tandem:images_encoded_total"), 2)
+            server.wait_metric("tandem:image_tokens_held", 0)
 
 
 if __name__ == "__main__":

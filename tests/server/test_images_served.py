@@ -16,8 +16,8 @@ PICTURES = f"{SOURCE}/tests/data/images"
 SPECIAL = ["<s>", "</s>", "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
 TEMPLATE = ("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{% if p.type == 'image' %}"
             "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{{ '\\n' }}{% endfor %}")
-PROCESSOR = {"image_processor_type": "Qwen2VLImageProcessorFast", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
-             "size": {"shortest_edge": 1024, "longest_edge": 8192}, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+with open(f"{GOLDEN}_images/pictures.json") as golden:
+    EXPECTED = json.load(golden)
 
 
 def byte_characters():
@@ -37,7 +37,7 @@ def make_folder(folder):
                  "added_tokens": [{"id": i, "content": s, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
                                   for i, s in enumerate(SPECIAL)],
                  "model": {"type": "BPE", "vocab": {**{s: i for i, s in enumerate(SPECIAL)}, **vocabulary}, "merges": []}}
-    for name, content in (("tokenizer.json", tokenizer), ("preprocessor_config.json", PROCESSOR),
+    for name, content in (("tokenizer.json", tokenizer), ("preprocessor_config.json", EXPECTED["processor"]),
                           ("tokenizer_config.json", {"chat_template": TEMPLATE, "bos_token": "<s>", "eos_token": "</s>"})):
         with open(f"{folder}/{name}", "w") as f:
             json.dump(content, f)
@@ -79,6 +79,19 @@ class ServedTest(ServerTest):
         """Tokens and log-probabilities, and how many prompt tokens there were."""
         answer = self.answer(body, server)
         return answer["choices"][0]["logprobs"]["content"], answer["usage"]["prompt_tokens"]
+
+
+class Golden(ServedTest):
+    def test_answers_are_transformers(self):
+        """Tokens and log-probabilities, of pictures in several formats (scripts/golden/make_pictures.py)."""
+        for prompt in EXPECTED["prompts"]:
+            parts = [p["text"] if "text" in p else data_url(p["image"]) for p in prompt["parts"]]
+            answer = self.answer(chat(*parts, max_tokens=len(prompt["tokens"]), return_token_ids=True))
+            self.assertEqual(answer["usage"]["prompt_tokens"], prompt["prompt_tokens"])
+            choice = answer["choices"][0]
+            self.assertEqual(choice["token_ids"], prompt["tokens"])
+            for got, want in zip(choice["logprobs"]["content"], prompt["logprobs"]):
+                self.assertAlmostEqual(got["logprob"], want, delta=1e-4)
 
 
 class Served(ServedTest):

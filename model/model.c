@@ -839,13 +839,6 @@ td_status td_model_run_image_piece(td_model *m, td_piece *piece) {
     return st;
 }
 
-td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns, float *features) {
-    td_piece piece = {.budget_s = INFINITY, .part_s = INFINITY};
-    TD_TRY(td_model_start_image(m, pixels, rows, columns, features));
-    while (!piece.ended) TD_TRY(td_model_run_image_piece(m, &piece));
-    return TD_OK;
-}
-
 size_t td_model_page_bytes(const td_model *m) {
     size_t bytes = 0;
     for (uint32_t i = 0; i < m->n_cards; i++) bytes += td_card_model_page_bytes(&m->cards[i]);

@@ -64,21 +64,16 @@ const char *td_model_expert_kernel(const td_model *m); /* after load */
 const td_vision_config *td_model_vision(const td_model *m);
 
 /**
- * Encode a picture, on the first card. From the thread of the passes, between passes; a pass in pieces may be under way.
- * @param pixels, rows, columns, features as td_vision_start (model/vision.h).
+ * Begin to encode a picture, on the first card; nothing is computed yet. One that has not ended is dropped. From the thread of
+ * the passes, between passes. Between its pieces passes may run, those in pieces too. The features have the same bits wherever
+ * it is cut.
+ * @param pixels, rows, columns, features as td_vision_start (model/vision.h): the caller's until the last piece has ended;
+ *        features are written by then.
  * @return TD_EINVAL for a picture of odd sides, or of more than max_patches; TD_ENOMEM, TD_EDEVICE. td_model_why has a sentence.
- */
-TD_NODISCARD td_status td_model_encode_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns,
-                                             float *features);
-
-/**
- * The same in pieces: nothing is computed yet. One that has not ended is dropped. Between its pieces passes may run, those in
- * pieces too. The features are those of td_model_encode_image, wherever it is cut.
- * @param pixels, features the caller's until the last piece has ended; features are written by then.
  */
 TD_NODISCARD td_status td_model_start_image(td_model *m, const float *pixels, uint32_t rows, uint32_t columns,
                                             float *features);
-/** Compute the next operations, one at the least. @return as td_model_encode_image; the picture is dropped then. */
+/** Compute the next operations, one at the least. @return as td_model_start_image; the picture is dropped then. */
 TD_NODISCARD td_status td_model_run_image_piece(td_model *m, td_piece *piece);
 
 /** What the tiers have done since load, and the (token, expert) pairs. Any thread. */

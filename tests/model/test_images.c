@@ -466,7 +466,10 @@ static void encode_with_company(model_run *r, uint32_t i, const float *pixels, c
     const uint32_t rows = m->rows * MERGE, columns = m->columns * MERGE;
     td_piece       piece = {0};
     if (i % 2) {
-        OK(td_model_encode_image(r->model, pixels, rows, columns, features));
+        piece = (td_piece){.budget_s = (double)INFINITY, .part_s = (double)INFINITY};
+        OK(td_model_start_image(r->model, pixels, rows, columns, features));
+        OK(td_model_run_image_piece(r->model, &piece));
+        assert_true(piece.ended);
         run_between(r);
         return;
     }
@@ -511,7 +514,7 @@ TEST(a_picture_in_and_logits_out) {
         model_run_logits(&r, p.n, got);
         check_logits(got, want, p.n * vocab, "from pixels");
     }
-    assert_int_equal(td_model_encode_image(r.model, NULL, 3, 2, NULL), TD_EINVAL);
+    assert_int_equal(td_model_start_image(r.model, NULL, 3, 2, NULL), TD_EINVAL);
     assert_non_null(strstr(td_model_why(r.model, TD_EINVAL), "of even sides and at most 200 patches"));
 }
 

@@ -83,7 +83,7 @@ class ServedTest(ServerTest):
 
 class Golden(ServedTest):
     def test_answers_are_transformers(self):
-        """Tokens and log-probabilities, of pictures in several formats (scripts/golden/make_pictures.py)."""
+        """Tokens and log-probabilities, of pictures in several formats (scripts/golden/make_picture_answers.py)."""
         for prompt in EXPECTED["prompts"]:
             parts = [p["text"] if "text" in p else data_url(p["image"]) for p in prompt["parts"]]
             answer = self.answer(chat(*parts, max_tokens=len(prompt["tokens"]), return_token_ids=True))

@@ -55,7 +55,7 @@ typedef struct {
     uint32_t         max_patches;
     float           *pixels; /* [max_patches, values of a patch] of the image that is encoded */
     td_image_cache   cache;
-    td_image_counts  counts; /* encoded, tokens and ns are set */
+    td_image_counts  counts; /* encoded, tokens, ns and pieces are set */
 
     /* the image that is being encoded */
     td_known_image *under_way;  /* held and read; NULL: none is */

@@ -548,6 +548,7 @@ typedef struct {
 /** Images of requests, and what the encoder makes of them, since the start. */
 typedef struct {
     uint64_t encoded, tokens, ns;          /* images that were encoded; their tokens, and the time of it */
+    uint64_t pieces;                       /* of the encoder's work, between which steps run */
     uint64_t cache_bytes, cache_bytes_max; /* host memory of what was made of them; max 0: the model takes no images */
     uint64_t evictions;                    /* of an image from it, for others */
 } td_image_counts;

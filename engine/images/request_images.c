@@ -53,13 +53,11 @@ void td_request_images_leave(td_request_images *r, td_image_cache *c) {
 }
 
 uint32_t td_request_images_prepare(td_request_images *r, td_image_cache *c, uint32_t begin, uint32_t end) {
-    r->waits = false;
     td_request_images_pass(r, c, begin);
     while (r->end_read < r->n && r->in_rows[r->end_read].first < end && td_image_cache_begin_read(c, r->known[r->end_read]))
         r->end_read++;
     for (uint32_t i = r->first_read; i < r->end_read; i++) {
-        r->waits = !r->known[i]->encoded;
-        if (r->waits) return i;
+        if (!r->known[i]->encoded) return i;
         r->in_rows[i].features = r->known[i]->features;
     }
     return r->n;
@@ -67,7 +65,8 @@ uint32_t td_request_images_prepare(td_request_images *r, td_image_cache *c, uint
 
 uint32_t td_request_images_reach(const td_request_images *r, uint32_t n_computed) {
     for (uint32_t i = 0; i < r->n; i++)
-        if (end_of(r, i) > n_computed && !r->in_rows[i].features) return r->in_rows[i].first;
+        if (end_of(r, i) > n_computed && !r->in_rows[i].features) /* the prefix cache may have its first tokens */
+            return r->in_rows[i].first > n_computed ? r->in_rows[i].first : n_computed;
     return UINT32_MAX;
 }
 
@@ -93,5 +92,4 @@ bool td_request_images_reads(const td_request_images *r, const td_known_image *k
 void td_request_images_end(td_request_images *r, td_image_cache *c) {
     while (r->first_read < r->end_read) end_first(r, c);
     r->first_read = r->end_read = 0;
-    r->waits = false;
 }

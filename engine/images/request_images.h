@@ -18,7 +18,6 @@ typedef struct {
     td_sequence_image *in_rows; /* [n] what step rows are told of them; features NULL unless they are read */
     uint32_t           n;
     uint32_t           first_read, end_read; /* images whose features it reads */
-    bool               waits;                /* its next rows wait for features that have room, and are to be encoded */
 } td_request_images;
 
 /** @param images [n] copied and held. @return TD_ENOMEM. */
@@ -32,11 +31,11 @@ void                   td_request_images_leave(td_request_images *r, td_image_ca
 
 /**
  * Before rows [begin, end) of the prompt are given to steps: read the images in them, as far as there is room.
- * @return the index of the first that is to be encoded now, which then sets `waits`; n: none is.
+ * @return the index of the first that has room and is to be encoded now; n: none is.
  */
 uint32_t td_request_images_prepare(td_request_images *r, td_image_cache *c, uint32_t begin, uint32_t end);
 
-/** Tokens up to here can be computed: the first one of an image that lacks its features; UINT32_MAX: all can. */
+/** Tokens from n_computed to here can be computed: to the first image that lacks its features; UINT32_MAX: all can. */
 uint32_t td_request_images_reach(const td_request_images *r, uint32_t n_computed);
 
 /** Tokens before n_computed are computed: read what lies before no more. */

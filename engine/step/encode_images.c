@@ -185,6 +185,7 @@ td_status td_images_run_piece(td_engine *e) {
         st = try_piece(e, &piece);
     }
     i->gave_way = piece.gave_way;
+    i->counts.pieces++;
     i->counts.ns += (uint64_t)(1e9 * (td_now_s() - begin_s));
     td_trace_end(begin, &(td_trace_label){TD_TRACE_ENGINE, "encode image", {"tokens"}, {i->under_way->n_tokens}});
     if (st != TD_OK || !piece.ended) return st;

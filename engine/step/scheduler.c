@@ -10,7 +10,8 @@
 #include "npu/npu.h"
 
 #define PARTS_A_PIECE 4
-#define PIECE_SHARE 0.75 /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
+#define IMAGE_PIECE_S 1.0 /* of an image without streams beside it, at most: the watchdog sees that it goes on */
+#define PIECE_SHARE 0.75  /* of the time of a step: a short prompt waits for half a piece, and then for its own step */
 
 td_status td_scheduler_open(td_scheduler *s, const td_scheduler_config *c, const td_scheduler_caches *caches,
                             td_inbox *inbox, td_error *err) {
@@ -253,6 +254,12 @@ static uint32_t left_of(const td_request *r) {
     return r->n_tokens - r->n_computed;
 }
 
+/* Those of them that can be computed now: before an image without features. */
+static uint32_t ready_of(const td_request *r) {
+    const uint32_t reach = td_request_images_reach(&r->images, r->n_computed);
+    return (reach < r->n_tokens ? reach : r->n_tokens) - r->n_computed;
+}
+
 /* Whether a prompt of which so much is left may pass longer ones. */
 static bool is_short(const td_scheduler *s, uint32_t left) {
     return left <= s->config.chunk / 2;
@@ -287,7 +294,8 @@ static admission try_admit(td_scheduler *s, td_request *r, uint32_t generating, 
 /* What keeps requests waiting. */
 typedef struct {
     uint32_t generating;
-    uint32_t to_prefill, short_prefill; /* tokens left of admitted prompts, and of short ones among them */
+    uint32_t to_prefill, short_prefill; /* tokens of admitted prompts that can be computed, and of short ones among them */
+    uint32_t imaging;                   /* admitted prompts that wait for features of images */
     int32_t  priority;                  /* the highest of requests that a short prompt would pass */
 } admission_state;
 
@@ -296,8 +304,9 @@ static void count_admitted(const td_scheduler *s, const td_request *r, admission
         a->generating++;
         return;
     }
-    a->to_prefill += left_of(r);
-    if (is_short(s, left_of(r))) a->short_prefill += left_of(r);
+    a->to_prefill += ready_of(r);
+    if (is_short(s, ready_of(r))) a->short_prefill += ready_of(r);
+    a->imaging += ready_of(r) < left_of(r);
     if (r->priority > a->priority) a->priority = r->priority;
 }
 
@@ -308,7 +317,8 @@ static void admit(td_scheduler *s) {
         td_request *r = *at;
         bool        short_only = a.to_prefill >= s->config.chunk;
         if (short_only && (a.short_prefill >= s->config.chunk / 2 || r->priority < a.priority)) break;
-        admission result = try_admit(s, r, a.generating, short_only);
+        const bool many_images = r->images.n && a.imaging >= (s->config.max_running + 1) / 2; /* text finds a place */
+        admission  result = many_images ? SKIPPED : try_admit(s, r, a.generating, short_only);
         if (result == NO_ROOM) break; /* what comes later must not take the room that this one waits for */
         if (result == SKIPPED) {
             if (short_only && r->priority > a.priority) a.priority = r->priority;
@@ -323,12 +333,6 @@ static void admit(td_scheduler *s) {
 }
 
 /* ---- images ---------------------------------------------------------------------------------- */
-
-/* Tokens of r that can be computed now: those before an image without features. */
-static uint32_t ready_of(const td_request *r) {
-    const uint32_t reach = td_request_images_reach(&r->images, r->n_computed);
-    return r->images.waits ? 0 : (reach < r->n_tokens ? reach : r->n_tokens) - r->n_computed;
-}
 
 /* Read the images of what prompts compute next, and choose the one that is encoded next. Who finds no room waits for others to
  * leave theirs; if nobody has any, it was memory that the cache did not get. */
@@ -471,13 +475,13 @@ td_piece td_scheduler_piece(const td_scheduler *s, bool gave_way, const atomic_b
     return piece;
 }
 
+/* It is never as long as the whole of an image, which may take minutes. */
 td_piece td_scheduler_image_piece(const td_scheduler *s, bool gave_way, const atomic_bool *waited_for) {
     td_piece piece = td_scheduler_piece(s, gave_way, waited_for);
     bool     streams = false;
     for (uint32_t i = 0; i < s->n_running; i++) streams = streams || td_request_generates(s->running[i]);
-    if (!streams || s->streams_s == 0 || s->config.max_step_s == 0) return piece;
-    if (piece.budget_s > s->streams_s) piece.budget_s = s->streams_s;
-    if (piece.part_s > piece.budget_s / PARTS_A_PIECE) piece.part_s = piece.budget_s / PARTS_A_PIECE;
+    piece.budget_s = fmin(piece.budget_s, streams && s->streams_s > 0 ? s->streams_s : IMAGE_PIECE_S);
+    piece.part_s = fmin(piece.part_s, piece.budget_s / PARTS_A_PIECE);
     return piece;
 }
 
@@ -525,7 +529,9 @@ static bool give_shortest(td_scheduler *s, int32_t priority, prompt_room *room) 
     for (uint32_t i = 0; i < s->n_running; i++) {
         const td_request *r = s->running[i];
         uint32_t          left = left_of(r) - s->given[i];
-        if (!takes_rows(s, r) || r->priority != priority || !is_short(s, left) || !left || left >= least) continue;
+        if (!takes_rows(s, r) || r->priority != priority || !is_short(s, left) || s->given[i] >= ready_of(r) ||
+            left >= least)
+            continue;
         found = i;
         least = left;
     }

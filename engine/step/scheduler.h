@@ -30,9 +30,9 @@
  * its pieces end only when another request comes. One step is aside at a time, of the first prompt in order of service; long
  * ones behind it wait. When its request leaves, or is retracted, the step is dropped.
  *
- * A prompt with images waits until what the encoder makes of them is there, for all images of its next chunk, or for as many
- * as there is room for. Meanwhile steps of others run. The image that is to be encoded next is that of the first prompt in
- * order of service which waits for one.
+ * A prompt with images goes as far as the first of which the encoder's rows are not there yet. What cannot be computed does not
+ * count as left, so other prompts are admitted meanwhile; but no more prompts wait for images than half of those that may run.
+ * The image that is encoded next is that of the first prompt in order of service which waits for one.
  *
  * The order of service is total (td_request_before), and both lists are kept in it. Engine thread only; nothing is allocated
  * after open.

@@ -172,7 +172,7 @@ static void watchdog(td_watcher *w, progress *p) {
     td_engine_get_stats(w->engine, &st);
     td_engine_get_step(w->engine, &step);
     clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t steps = st.steps_prefill + st.steps_decode + st.pieces;
+    uint64_t steps = st.steps_prefill + st.steps_decode + st.pieces + st.images.pieces;
     if (steps != p->steps || (st.running == 0 && step.phase == TD_STEP_NONE)) *p = (progress){steps, now.tv_sec};
     bool stalled = now.tv_sec - p->since_s >= (time_t)w->watchdog_s;
     if (stalled == atomic_load_explicit(&w->stalled, memory_order_relaxed)) return;

@@ -174,6 +174,36 @@ TEST(room_for_one_image_is_enough) {
     end_prompt(&p);
 }
 
+/* The prefix cache ends within an image, and others have all the room: it waits for them. */
+TEST(no_room_behind_a_cached_part_of_an_image) {
+    AT_END(end_engine) td_engine *e = open_with(4096, 2 * MOST_TOKENS);
+    prompt                        p = {0}, others[3] = {0};
+    probe                        *asked[3];
+    td_engine_step                step = {0};
+    add_text(&p, 60, 1);
+    add_image(&p, 70, 10, 8);
+    add_text(&p, 8, 1);
+    ask(e, &p);
+    for (uint8_t i = 0; i < 3; i++) {
+        add_text(&others[i], 3, 5 + i);
+        add_image(&others[i], 71 + i, 10, 10);
+        add_text(&others[i], 3, 5);
+        if (i == 0) ask(e, &others[i]); /* its rows take the room of p's image */
+    }
+    fake_hold_encodes(true);
+    asked[0] = probe_of(&others[1], 5);
+    probe_submit(e, asked[0]);
+    while (step.phase != TD_STEP_ENCODING) td_engine_get_step(e, &step);
+    asked[1] = probe_of(&others[2], 5);
+    probe_submit(e, asked[1]);
+    asked[2] = probe_of(&p, 5);
+    probe_submit(e, asked[2]);
+    fake_hold_encodes(false);
+    for (uint32_t i = 0; i < 3; i++) probe_finish(e, asked[i]);
+    for (uint32_t i = 0; i < 3; i++) end_prompt(&others[i]);
+    end_prompt(&p);
+}
+
 /* Many at a time, with few images among them, retracted for want of pages. */
 TEST(random_requests) {
     enum { N = 40 };

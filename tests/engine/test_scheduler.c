@@ -14,6 +14,7 @@
 #define OPERATIONS 8 /* of a pass in pieces, which take equally long */
 #define LONGEST (PAGES * TD_KV_PAGE)
 #define REQUESTS_MAX 8
+#define IMAGE_TOKEN 90
 
 /* Seconds of a step: its weights, each row, and each key that a prompt row attends to. */
 typedef struct {
@@ -62,10 +63,18 @@ static void close_fixture(fixture *f) {
     td_waker_release(f->waker);
     td_prefix_cache_close(&f->cache);
     td_kv_pages_close(&f->pages);
+    td_image_cache_close(&f->images);
 }
 
 static void no_event(void *user, const td_event *ev) {
     (void)user, (void)ev;
+}
+
+static void submit(fixture *f, td_request *r) {
+    OK(td_inbox_put(f->inbox, &r, 1));
+    assert_ptr_equal(td_inbox_take(f->inbox, 0).requests, r);
+    OK(td_scheduler_add(&f->s, r));
+    f->all[f->n++] = r;
 }
 
 /* A request whose tokens are all `token`. */
@@ -83,10 +92,36 @@ static td_request *add(fixture *f, uint32_t n_prompt, uint32_t token, int32_t pr
     p.priority = priority;
     p.on_event = no_event;
     OK(td_request_create(&p, &limits, f->waker, &r, NULL));
-    OK(td_inbox_put(f->inbox, &r, 1));
-    assert_ptr_equal(td_inbox_take(f->inbox, 0).requests, r);
-    OK(td_scheduler_add(&f->s, r));
-    f->all[f->n++] = r;
+    submit(f, r);
+    return r;
+}
+
+/* A request whose image stands between two texts of so many tokens. */
+static td_request *add_image(fixture *f, uint32_t before, uint32_t image_tokens, uint32_t behind) {
+    static const td_request_limits limits = {
+        .vocab = 100, .image_token = IMAGE_TOKEN, .context_length = LONGEST, .kv_tokens = LONGEST};
+    static uint32_t   prompt[LONGEST];
+    const uint32_t    n = before + image_tokens + behind;
+    td_image         *image = calloc(1, sizeof *image);
+    td_request_params p;
+    td_request       *r;
+    assert_true(image && n <= LONGEST);
+    atomic_init(&image->refs, 1);
+    image->rule.merge = 2;
+    image->rows = 2;
+    image->cols = 2 * image_tokens;
+    memcpy(image->hash, &f->n, sizeof f->n); /* each is another */
+    for (uint32_t i = 0; i < n; i++) prompt[i] = i >= before && i < before + image_tokens ? IMAGE_TOKEN : f->n;
+    td_request_params_init(&p);
+    p.prompt = prompt;
+    p.n_prompt = n;
+    p.images = &(td_prompt_image){.first = before, .image = image};
+    p.n_images = 1;
+    p.max_tokens = 1000;
+    p.on_event = no_event;
+    OK(td_request_create(&p, &limits, f->waker, &r, NULL));
+    td_image_release(image);
+    submit(f, r);
     return r;
 }
 
@@ -362,8 +397,45 @@ TEST(pieces_of_images) {
     assert_true(td_scheduler_image_piece(&f.s, true, NULL).budget_s == td_scheduler_piece(&f.s, true, NULL).budget_s);
     add_streams(&f, 2);
     td_piece beside = td_scheduler_image_piece(&f.s, false, NULL);
+    assert_false(isinf(beside.part_s));
     assert_true(beside.budget_s == f.step_s && beside.part_s < f.step_s &&
                 f.step_s < td_scheduler_piece(&f.s, false, NULL).budget_s);
+}
+
+/* Prompts compute what is before their images; texts are admitted though more images wait than fit a chunk, and the other half
+ * of the places is theirs. */
+TEST(texts_pass_images) {
+    AT_END(close_fixture) fixture f;
+    td_request                   *image[6], *text;
+    open_fixture(&f, 0);
+    td_image_cache_open(&f.images, 1 << 20, 1);
+    for (uint32_t i = 0; i < 6; i++) image[i] = add_image(&f, 10, 2100, 5);
+    text = add(&f, 20, 80, 0);
+    step(&f, g_machine);
+    assert_true(generates(text));
+    for (uint32_t i = 0; i < 6; i++) assert_int_equal(image[i]->n_computed, i < REQUESTS_MAX / 2 ? 10 : 0);
+    assert_ptr_equal(f.s.image.known, image[0]->images.known[0]);
+    image[0]->images.known[0]->encoded = true;
+    step(&f, g_machine);
+    assert_true(image[0]->n_computed == 2115 && !image[1]->images.known[0]->encoded);
+    assert_ptr_equal(f.s.image.known, image[1]->images.known[0]);
+}
+
+/* An image that has no room waits for others to leave theirs; nobody is ended. */
+TEST(an_image_waits_for_room) {
+    AT_END(close_fixture) fixture f;
+    td_request                   *first, *second;
+    open_fixture(&f, 0);
+    td_image_cache_open(&f.images, 200, 1);
+    first = add_image(&f, 10, 150, 5);
+    second = add_image(&f, 10, 150, 5);
+    step(&f, g_machine);
+    assert_true(f.s.image.known == first->images.known[0] && !f.s.starved);
+    first->images.known[0]->encoded = true;
+    step(&f, g_machine); /* the first one's rows are computed, and the second has room */
+    assert_true(generates(first) && second->n_computed == 10);
+    step(&f, g_machine);
+    assert_true(f.s.image.known == second->images.known[0] && !f.s.starved);
 }
 
 /* Short prompts come into the steps beside it; a second long one waits. */

@@ -157,7 +157,12 @@ class Device(unittest.TestCase):
         self.assertEqual(right, self.right)
         for n in sample(range(1, of_start + 1), 4):
             with self.subTest(start=n):
-                self.assertRegex(outcome(launch(str(n), *some, drawn=True), right), "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator")
+                server = launch(str(n), *some, drawn=True)
+                end = outcome(server, right)
+                if "are streamed through a buffer" in server.stderr():  # memory that cannot be pinned ends no start
+                    self.assertEqual(end, "served")
+                else:
+                    self.assertRegex(end, "as TD_CHAOS_FAIL_DEVICE wants it|cannot be captured|accelerator")
         streamed_failed, numbers = 0, range(of_start + 1, (of_start + of_all) // 2)
         for tried, n in enumerate(draw.sample(numbers, len(numbers))):
             if tried >= 10 and streamed_failed and not FULL: # few of the calls are streamed uploads

@@ -112,8 +112,11 @@ class Server:
         return self
 
     def stderr(self):
-        self.log.seek(0)
-        return self.log.read().decode()
+        """Also of one that was left."""
+        if not self.log.closed:
+            self.log.seek(0)
+            self.said = self.log.read().decode()
+        return self.said
 
     def sockets(self):
         """How many it has open."""
@@ -183,6 +186,7 @@ class Server:
         if kind is None and alive and status != 0:
             raise AssertionError(f"the server ended with {status}: {self.stderr()}")
         self.process.stdout.close()
+        self.stderr()
         self.log.close()
 
 

@@ -25,7 +25,7 @@ typedef struct td_known_image {
     uint8_t                hash[TD_IMAGE_HASH_BYTES];
     uint32_t               key, n_tokens;
     uint32_t               n_holders, n_readers; /* that hold it; that are about to read its features */
-    float                 *features; /* [values / n_tokens rows …] as td_sequence_image has them; NULL: no room */
+    float                 *features; /* [1 + taps, n_tokens, hidden] as td_sequence_image has them; NULL: no room */
     bool                   encoded;  /* the features are there */
     uint64_t               used;     /* when a holder or a reader last left, in such events */
     struct td_known_image *chain;    /* the next in its bucket */
